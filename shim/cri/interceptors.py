@@ -28,6 +28,7 @@ T = TypeVar("T")
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
 Unary = Callable[[Message, grpc.ServicerContext], Message]
 Streaming = Callable[[Message, grpc.ServicerContext], Iterator[Message]]
+NamesOf = Callable[[str], dict[str, str]]
 
 _EXPECTED_OF_READS = frozenset(
     {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
@@ -42,8 +43,9 @@ log = structlog.get_logger(__name__)
 class CallInterceptor(grpc.ServerInterceptor):
     """Wrap the handler of each RPC, unary or with a streaming answer."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, *, names_of: NamesOf) -> None:
         self._admission = admission
+        self._names_of = names_of
         self._unknown_fields = UnknownFieldWarnings()
 
     def intercept_service(  # noqa: D102 - of the base class
@@ -70,7 +72,7 @@ class CallInterceptor(grpc.ServerInterceptor):
         )
 
     def _unary(self, rpc: str, behaviour: Unary, request: Message, context: grpc.ServicerContext) -> Message:
-        call = _Call(rpc, request, context)
+        call = _Call(rpc, request, context, names_of=self._names_of)
         with self._admit(call):
             if RPCS[rpc].mutates:
                 call.run(lambda: self._unknown_fields.warn(request))
@@ -81,7 +83,7 @@ class CallInterceptor(grpc.ServerInterceptor):
     def _stream(
         self, rpc: str, behaviour: Streaming, request: Message, context: grpc.ServicerContext
     ) -> Iterator[Message]:
-        call = _Call(rpc, request, context)
+        call = _Call(rpc, request, context, names_of=self._names_of)
         with self._admit(call):
             answers = call.run(lambda: behaviour(request, context))
             while (answer := call.run(lambda: next(answers, None))) is not None:
@@ -108,7 +110,10 @@ class _Call:
 
     __slots__ = ("_began", "_grpc", "_variables", "rpc", "scope")
 
-    def __init__(self, rpc: str, request: Message, context: grpc.ServicerContext) -> None:
+    def __init__(self, rpc: str, request: Message, context: grpc.ServicerContext, *, names_of: NamesOf) -> None:
+        subjects = subjects_of(request)
+        if RPCS[rpc].mutates:  # the others have no line in the log, mostly
+            subjects = names_of(subjects.get("container") or subjects.get("sandbox", "")) | subjects
         self._began = time.monotonic()
         self.rpc = rpc
         self._grpc = context
@@ -118,7 +123,7 @@ class _Call:
             structlog.contextvars.bind_contextvars,
             request=new_request_id(),
             method=rpc,
-            **subjects_of(request),
+            **subjects,
         )
 
     def run(self, work: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import structlog
 from shim.api.v1 import api_pb2_grpc
 from shim.cri.admission import Admission
 from shim.cri.endpoint import open_endpoint
-from shim.cri.interceptors import CallInterceptor
+from shim.cri.interceptors import CallInterceptor, NamesOf
 from shim.cri.rpcs import LIMITS
 from shim.cri.workers import Workers
 from shim.domain.errors import FailedPrecondition, reason_of
@@ -49,9 +49,11 @@ class CriServer:
         environ: MutableMapping[str, str],
         admission: Admission | None = None,
         interceptors: Sequence[grpc.ServerInterceptor] = (),
+        names_of: NamesOf = lambda _: {},
     ) -> None:
         """Use `admission` to decide which RPCs may run; by default all, up to their limits.
 
+        `names_of` gives what lines of the log call the container or pod of an id, and must not wait.
         `interceptors` are called around the server's own.
         """
         self._endpoint = endpoint
@@ -60,7 +62,7 @@ class CriServer:
         self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(
             self._workers,  # type: ignore[arg-type]  # it calls nothing but `submit`
-            interceptors=[*interceptors, CallInterceptor(self._admission)],
+            interceptors=[*interceptors, CallInterceptor(self._admission, names_of=names_of)],
             options=_OPTIONS,
             maximum_concurrent_rpcs=MAX_RPCS,
         )

@@ -258,6 +258,7 @@ def _serve_cri(rt: Runtime, *, dump: StateDump, interceptors: Interceptors) -> I
         image=ImageService(rt),
         environ=os.environ,
         interceptors=interceptors,
+        names_of=rt.view.names_of,
     )
     dump.add("rpcs", server.rpcs)
     server.start()

@@ -8,19 +8,24 @@ under the lock.
 import threading
 from collections.abc import Callable
 
+import structlog
+
 from shim.domain.errors import Cancelled, NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerInspect
 from shim.engine.interface import Engine
 from shim.logs.interface import Drains
 from shim.view import translate
+from shim.view.changes import STOPPED, steps
 from shim.view.in_flight_reads import InFlightReads, Moment, Read
 from shim.view.memory_kills import KernelKills, with_memory_kill
 from shim.view.pending_exits import with_log_path
-from shim.view.records import Record
+from shim.view.records import ContainerRecord, Record
 from shim.view.store import RecordStore
 
 Fallback = Callable[[Record | None], Record | None]
 """Returns the record of a container that cannot be inspected, given its latest one."""
+
+log = structlog.get_logger(__name__)
 
 
 class Inspector:
@@ -96,7 +101,19 @@ class Inspector:
         A superseded record that equals the latest one is as good: both are the state at one moment.
         """
         with self._lock:
-            if read.superseded and record != self._store.latest_locked(container_id):
+            before = self._store.latest_locked(container_id)
+            if read.superseded and record != before:
                 return False
             self._store.put_locked(container_id, record, inspected=inspected)
-            return True
+            names = self._store.names_locked(container_id)
+        if before is not None and record is not None and STOPPED in steps(before, record):
+            _log_end(record, names)
+        return True
+
+
+def _log_end(record: Record, names: dict[str, str]) -> None:
+    end = {**names, "exit_code": record.state.exit_code, "reason": record.state.reason}
+    if isinstance(record, ContainerRecord):
+        log.info("container ended", container=record.id, **end)
+    else:
+        log.info("pod sandbox ended", sandbox=record.id, **end)

@@ -140,6 +140,11 @@ class NodeView:
         with self._changed:
             return self._store.visible_locked(container_id)
 
+    def names_of(self, container_id: str) -> dict[str, str]:
+        """Return what lines of the log call a container or pod, as `RecordStore.names_locked` does, without a wait."""
+        with self._changed:
+            return self._store.names_locked(container_id)
+
     def last_known_containers_of(self, sandbox_id: SandboxId) -> tuple[ContainerRecord, ...]:
         """Return the containers of a sandbox as `containers_of` does, without a wait, also while disconnected."""
         with self._changed:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from shim.logs.interface import Drains
 from shim.view.in_flight_reads import InFlightReads, Moment
 from shim.view.pending_exits import visible_record
-from shim.view.records import Record
+from shim.view.records import ContainerRecord, Record
 
 OnChange = Callable[[Record | None, Record | None], None]
 """Called under the lock with the visible record before and after a change; None if there is no container."""
@@ -43,6 +43,15 @@ class RecordStore:
     def latest_locked(self, container_id: str) -> Record | None:
         """Return the latest record of a container, whether it is visible or its exit is pending."""
         return self._pending_exits.get(container_id, self._visible.get(container_id))
+
+    def names_locked(self, container_id: str) -> dict[str, str]:
+        """Return what lines of the log call a container or pod: `pod`, and for a container `name`, if it is known."""
+        record = self.latest_locked(container_id)
+        if isinstance(record, ContainerRecord):
+            return {"name": record.config.metadata.name, **self.names_locked(record.sandbox_id)}
+        if record is None:
+            return {}
+        return {"pod": f"{record.config.metadata.namespace}/{record.config.metadata.name}"}
 
     def records_locked(self) -> MappingProxyType[str, Record]:
         """Return all visible records by id, as a view that changes with the store."""

@@ -13,6 +13,7 @@ import structlog
 from shim.api.v1 import api_pb2_grpc as api
 from shim.base import log
 from shim.cri.admission import Admission
+from shim.cri.interceptors import NamesOf
 from shim.cri.server import CriServer
 
 SECONDS = 20
@@ -39,6 +40,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             image: api.ImageServiceServicer | None = None,
             path: Path = tmp_path / "cri.sock",
             admission: Admission | None = None,
+            names_of: NamesOf = lambda _: {},
         ) -> Served:
             server = CriServer(
                 endpoint=f"unix://{path}",
@@ -46,6 +48,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 image=image or api.ImageServiceServicer(),
                 environ={},
                 admission=admission,
+                names_of=names_of,
             )
             server.start()
             cleanup.callback(server.stop)

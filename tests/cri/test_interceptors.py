@@ -84,6 +84,27 @@ def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) 
     assert at.runtime.RunPodSandbox(POD).pod_sandbox_id == "5a4d"
 
 
+def test_a_change_is_logged_by_the_names_of_what_it_changes(serve: Serve, out: io.StringIO) -> None:
+    known = {"c1": {"name": "app", "pod": "shop/web"}, "s1": {"pod": "shop/web"}}
+    at = serve(names_of=lambda container_id: known.get(container_id, {}))
+
+    for call in (
+        lambda: at.runtime.StopContainer(pb.StopContainerRequest(container_id="c1")),
+        lambda: at.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id="s1")),
+        lambda: at.runtime.RemoveContainer(pb.RemoveContainerRequest(container_id="c2")),
+    ):
+        with pytest.raises(grpc.RpcError):
+            call()
+
+    named = [
+        (line["container"], line.get("pod"), line.get("name"))
+        for method in ("StopContainer", "RemoveContainer")
+        for line in lines(out, method)
+    ]
+    assert named == [("c1", "shop/web", "app"), ("c2", None, None)]
+    assert [(line["sandbox"], line["pod"]) for line in lines(out, "StopPodSandbox")] == [("s1", "shop/web")]
+
+
 def test_a_request_that_is_no_message_ends_one_rpc(serve: Serve) -> None:
     at = serve(Runtime(lambda: None))
     with client(at.path) as channel:

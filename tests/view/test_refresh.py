@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import ShimError, Unavailable
@@ -66,6 +67,33 @@ def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
         refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
     assert inspects(engine) - before == inspected + 1
+
+
+def test_the_end_of_a_container_is_logged_once_by_its_names(engine: FakeEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id, start=True)
+    view.refresh_container(sandbox_id)
+    names = {"name": "app", "pod": "shop/web"}
+    with capture_logs() as logs:
+        view.refresh_container(container_id)
+        assert view.names_of(container_id) == names
+        engine.exit_container(container_id)
+        view.refresh_container(container_id)
+        view.refresh_container(container_id)
+
+    ended = {"log_level": "info", "event": "container ended", "container": container_id, **names}
+    assert [{key: line[key] for key in ended} for line in logs] == [ended]
+    assert {"exit_code", "reason"} <= logs[0].keys()
+
+
+def test_what_had_ended_before_the_view_began_is_not_logged(engine: FakeEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.exit_container(container_id)
+    with capture_logs() as logs:
+        view.refresh_container(container_id)
+
+    assert logs == []
+    assert view.names_of("unknown") == {}
 
 
 def test_a_failed_inspect_is_retried_whatever_was_inspected_before(

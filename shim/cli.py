@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as installed
+from itertools import chain
 from pathlib import Path
 
 from shim import __version__, share
@@ -18,6 +19,7 @@ from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
 from shim.config.load import DEFAULT_FILE, Loaded, load
+from shim.config.model import Config
 from shim.domain.errors import InvalidArgument, ShimError
 
 EXIT_FAILED = 1
@@ -82,13 +84,19 @@ def _serve(given: argparse.Namespace) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    loaded, warnings = _settings(given)
-    _warn(warnings)
     from shim.doctor.check import check  # noqa: PLC0415 - the other commands do without it
-    from shim.doctor.findings import failed, shown  # noqa: PLC0415
+    from shim.doctor.findings import Finding, failed, shown  # noqa: PLC0415
 
+    config, wrong = Config(), []
+    try:
+        loaded, warnings = _settings(given)
+        _warn(warnings)
+        config = loaded.config
+    except ShimError as error:
+        advice = "correct it: the server does not start; all else here is by the default settings"
+        wrong = [Finding("FAIL", "settings", str(error), advice)]
     findings = []
-    for finding in check(loaded.config, environ=os.environ):
+    for finding in chain(wrong, check(config, environ=os.environ)):
         print(shown(finding), flush=True)  # before the next one is known, which may take seconds
         findings.append(finding)
     return EXIT_FAILED if failed(findings) else 0

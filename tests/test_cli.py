@@ -139,6 +139,23 @@ def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, statu
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == status
 
 
+def test_doctor_goes_on_after_a_wrong_setting(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('log_levle = "debug"\n')
+    command = [sys.executable, "-m", "shim", "doctor", f"--config={file}"]
+    reported = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (reported.returncode, reported.stderr) == (1, "")
+    first, advice, *others = reported.stdout.splitlines()
+    assert first.split(maxsplit=2) == [
+        "FAIL",
+        "settings",
+        f"file {file}: there is no setting 'log_levle', perhaps 'log_level'",
+    ]
+    assert "-> correct it" in advice
+    assert any("docker" in line for line in others)
+
+
 def test_doctor_says_what_to_do_and_fails(tmp_path: Path) -> None:
     settings = [f"--docker-endpoint=unix://{tmp_path}/absent.sock", f"--cni-conf-dir={tmp_path}"]
     command = [sys.executable, "-m", "shim", "doctor", *settings, f"--container-runtime-endpoint=unix://{tmp_path}/s"]

@@ -63,7 +63,13 @@ def _print_error(error: ShimError, code: int) -> int:
 
 
 def _serve(given: argparse.Namespace) -> int:
-    loaded, warnings = _settings(given)
+    try:
+        loaded, warnings = _settings(given)
+    except InvalidArgument:
+        from shim.cri.activation import turn_away_clients  # noqa: PLC0415
+
+        turn_away_clients(os.environ)
+        raise
     # Loading gRPC and structlog takes a third of a second, which the other commands need not. Garbage
     # collections would take a tenth of it, and find nothing.
     gc.disable()

@@ -1,6 +1,7 @@
 """Socket activation, readiness and watchdog of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
 
 import os
+import select
 import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -10,6 +11,8 @@ import structlog
 from shim.domain.errors import FailedPrecondition, reason_of
 
 _FIRST_FD = 3
+_BACKLOG = 4096
+"""Connections that wait at most: the kernel's bound (`net.core.somaxconn`), as nodes have it."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +45,20 @@ def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.s
     if not isinstance(name, str) or os.path.realpath(name) != os.path.realpath(path):
         return None
     return listening_socket(environ)
+
+
+def turn_away_clients(environ: MutableMapping[str, str]) -> None:
+    """Close the connections that wait at the socket that systemd has passed, if it has passed one.
+
+    For a start that fails until somebody acts: while a connection waits, systemd starts the service again at once.
+    """
+    if (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) != (str(os.getpid()), "1"):
+        return
+    with listening_socket(environ) as passed:
+        for _ in range(_BACKLOG):
+            if not select.select([passed], [], [], 0)[0]:
+                return
+            passed.accept()[0].close()
 
 
 def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:

@@ -20,7 +20,7 @@ from shim.cni.cache import (
     own_attachments,
     write_cached,
 )
-from shim.cni.conf import ConfError, parse_network
+from shim.cni.conf import ConfError, NetworkConfig, parse_network, read_directory
 from shim.cni.leases import leased
 from shim.cni.plugin import Call, PluginError, failure_of, result_of
 from shim.cni.result import ResultError, pod_ips, result_from_json
@@ -78,6 +78,25 @@ def _conf(data: bytes) -> None:
             assert all("/" not in kind for kind in network.plugin_types)
             network.declares("portMappings")
             msgspec.json.encode(network.conflist)
+
+
+@contextmanager
+def _drop_in() -> Iterator[Run]:
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "10.conflist").write_text(json.dumps(LIST))
+        path = Path(directory) / "pods" / "10.conf"
+        path.parent.mkdir()
+
+        def run(data: bytes) -> None:
+            path.write_bytes(data)
+            (entry,) = read_directory(Path(directory)).entries
+            if isinstance(entry, NetworkConfig):
+                assert len(entry.plugin_types) == 2
+                assert all("/" not in kind for kind in entry.plugin_types)
+            else:
+                assert entry.reason.startswith("pods/10.conf")
+
+        yield run
 
 
 @contextmanager
@@ -163,6 +182,15 @@ TARGETS = (
         declared=(),
         open=pure(_conf),
         strategy=encoded(shape(LIST)),
+        enormous=NESTED,
+    ),
+    Target(
+        name="cni-drop-in",
+        corpus=[json.dumps(LIST["plugins"][0]).encode()],
+        words=WORDS,
+        declared=(),
+        open=_drop_in,
+        strategy=encoded(shape(LIST["plugins"][0])),
         enormous=NESTED,
     ),
     Target(

@@ -37,6 +37,7 @@ SECONDS = {
     "integration/packages/": 110,
     "integration/pods/test_cni_directory.py": 60,
     "integration/pods/test_exec_sync.py": 30,
+    "integration/pods/test_exit_storms.py": 30,
     "integration/pods/test_interruptions.py": 90,
     "integration/pods/test_one_shim.py": 60,
     "integration/stats/test_against_kernel.py": 70,

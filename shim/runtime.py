@@ -40,6 +40,11 @@ PAUSE_EXIT_SECONDS = 10.0
 """How long the end of one pause container delays that of the next: as long as Docker waits for what it kills."""
 
 
+STARTS_OF_A_POD = 4
+"""Containers of one pod that Docker starts at a time. Kubelets start one after the other; more at a time are not sooner
+done on two processors, and StopPodSandbox has to wait for each that Docker has begun."""
+
+
 class Locks:
     """Which RPCs wait for each other. A wait ends with the caller's deadline: Cancelled or DeadlineExceeded."""
 
@@ -66,6 +71,14 @@ class Locks:
     def start(self, sandbox_id: SandboxId, metadata: pb.ContainerMetadata) -> AbstractContextManager[None]:
         """Hold a name and attempt of a pod while one of its containers is started. Taken after `limits`."""
         return self._locks.hold(("start", sandbox_id, metadata.name, metadata.attempt))
+
+    def start_place(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
+        """Hold one of the places for starts of a pod, while Docker is asked for it. Taken after `start` and `log`."""
+        return self._locks.hold_place(("starts", sandbox_id), places=STARTS_OF_A_POD)
+
+    def shim_group(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
+        """Hold the containerd-shim of a pod while a container that joins it is created. Taken after `container`."""
+        return self._locks.hold(("shim group", sandbox_id))
 
     def log(self, path: str) -> AbstractContextManager[None]:
         """Hold a CRI log while a container that writes to it is started. Taken after `start`."""

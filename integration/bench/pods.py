@@ -11,15 +11,26 @@ COMMAND = ("sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait")
 GRACE_SECONDS = 30
 """Grace period of a stop, the kubelet's default."""
 
+_NAMESPACES = pb.NamespaceOption(pid=pb.CONTAINER)
+
 LIMITS = pb.LinuxContainerResources(memory_limit_in_bytes=128 << 20)
 """What a running container's limits are changed to."""
 
 
 def ordinary_pod(name: str, *, logs: str) -> tuple[pb.PodSandboxConfig, pb.ContainerConfig]:
-    """Return a pod on the pod network, and its only container."""
-    linux = pb.LinuxPodSandboxConfig(cgroup_parent=cgroup_parent())
-    config = pod_config(name, log_directory=f"{logs}/{name}", linux=linux)
-    return config, container_config("main", image=BUSYBOX, command=COMMAND, log_path="main/0.log")
+    """Return a pod on the pod network, and its only container; its PID namespace is its own, as a kubelet has it."""
+    config = pod_config(name, log_directory=f"{logs}/{name}", linux=_linux_of_pod())
+    return config, _container("main")
+
+
+def _linux_of_pod() -> pb.LinuxPodSandboxConfig:
+    context = pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES)
+    return pb.LinuxPodSandboxConfig(cgroup_parent=cgroup_parent(), security_context=context)
+
+
+def _container(name: str) -> pb.ContainerConfig:
+    linux = pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES))
+    return container_config(name, image=BUSYBOX, command=COMMAND, log_path=f"{name}/0.log", linux=linux)
 
 
 def cgroup_parent() -> str:

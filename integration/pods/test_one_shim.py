@@ -1,6 +1,7 @@
 """A pod has one containerd-shim on engines that can: what ends with it, what outlives Docker and containerd.
 
-On other engines, and under other runtimes, each container has its own, and all that is checked here is the same.
+On other engines, under other runtimes, in shared PID namespaces and beyond a number of containers, each container has
+its own, and all that is checked here is the same.
 """
 
 import os
@@ -15,9 +16,10 @@ import pytest
 from integration.conftest import Images, Served
 from integration.node.engine import program
 from integration.node.processes import command
-from integration.pods.kubelet import Kubelet, Pod, in_namespaces, pid_of
+from integration.pods.kubelet import Kubelet, Pod, in_context, in_namespaces, pid_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.spec.shim_group import MOST
 
 MANY = 20
 AT_ONCE = 5
@@ -62,6 +64,14 @@ def can_share(served: Served) -> bool:
     return served.engine.name != "20.10"
 
 
+def new_pod(kubelet: Kubelet, *, pid: "pb.NamespaceMode" = pb.CONTAINER, handler: str = "") -> Pod:
+    return kubelet.pod(handler=handler, **in_context(namespace_options=pb.NamespaceOption(pid=pid)))
+
+
+def sleeping(kubelet: Kubelet, pod: Pod) -> str:
+    return kubelet.started(pod, linux=in_namespaces(pid=pb.CONTAINER))
+
+
 def stopping(kubelet: Kubelet, pod: Pod, code: int, *, pid: "pb.NamespaceMode" = pb.CONTAINER) -> str:
     """Start a container that ends with this code when it is stopped."""
     envs = [pb.KeyValue(key="CODE", value=str(code).encode())]
@@ -83,12 +93,13 @@ def is_up(kubelet: Kubelet, container_id: str) -> bool:
 @pytest.mark.parametrize(
     "pid", [pb.CONTAINER, pb.POD, pb.NODE], ids=["own pids", "pids of the pod", "pids of the node"]
 )
-def test_all_containers_of_a_pod_have_the_shim_of_pause(
+def test_containers_with_pids_of_their_own_have_the_shim_of_pause(
     lasting: Served, kubelet: Kubelet, pid: "pb.NamespaceMode"
 ) -> None:
-    pod, other = kubelet.pod(), kubelet.pod()
+    pod, other = new_pod(kubelet, pid=pid), new_pod(kubelet, pid=pid)
     containers = [stopping(kubelet, pod, code, pid=pid) for code in (3, 4)]
-    assert len(shims_of(lasting, [pod.id, *containers])) == (1 if can_share(lasting) else 3)
+    shares = can_share(lasting) and pid == pb.CONTAINER
+    assert len(shims_of(lasting, [pod.id, *containers])) == (1 if shares else 3)
     assert shim_of(lasting, other.id) != shim_of(lasting, pod.id)
 
     assert kubelet.cri.exec(containers[0], "sh", "-c", "exit 7").exit_code == 7
@@ -103,13 +114,13 @@ def test_all_containers_of_a_pod_have_the_shim_of_pause(
 
 
 def test_many_containers_of_a_pod_end_each_with_its_own_code(lasting: Served, kubelet: Kubelet) -> None:
-    pod = kubelet.pod()
+    pod = new_pod(kubelet)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         wanted = range(1, MANY + 1)
         made = pool.map(lambda code: stopping(kubelet, pod, code), wanted)
         codes = dict(zip(made, wanted, strict=True))
     shims = shims_of(lasting, [pod.id, *codes])
-    assert len(shims) == (1 if can_share(lasting) else MANY + 1)
+    assert len(shims) == (1 + MANY - MOST if can_share(lasting) else MANY + 1)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda container: kubelet.cri.stop_container(container, timeout=60), codes))
@@ -119,11 +130,13 @@ def test_many_containers_of_a_pod_end_each_with_its_own_code(lasting: Served, ku
 
 
 def test_memory_that_runs_out_ends_one_container(lasting: Served, kubelet: Kubelet) -> None:
-    pod = kubelet.pod()
-    beside = kubelet.started(pod)
+    pod = new_pod(kubelet)
+    beside = sleeping(kubelet, pod)
     limit = pb.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
+    limited = in_namespaces(pid=pb.CONTAINER)
+    limited.resources.CopyFrom(limit)
     hog = "x=$(head -c 65000000 /dev/zero | tr '\\0' x); exit 0"
-    hungry = kubelet.started(pod, "sh", "-c", f'exec sh -c "{hog}"', linux=pb.LinuxContainerConfig(resources=limit))
+    hungry = kubelet.started(pod, "sh", "-c", f'exec sh -c "{hog}"', linux=limited)
 
     wait_until(lambda: has_ended(lasting, hungry))
     status = kubelet.cri.container_status(hungry)
@@ -133,7 +146,7 @@ def test_memory_that_runs_out_ends_one_container(lasting: Served, kubelet: Kubel
 
 
 def test_containers_end_in_order_after_their_pause_container_was_removed(lasting: Served, kubelet: Kubelet) -> None:
-    pod = kubelet.pod()
+    pod = new_pod(kubelet)
     container = stopping(kubelet, pod, 9)
     lasting.engine.api.remove_container(pod.id, force=True)
     wait_until(lambda: kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
@@ -144,9 +157,9 @@ def test_containers_end_in_order_after_their_pause_container_was_removed(lasting
 
 
 def test_a_shim_that_is_killed_takes_its_pod(lasting: Served, kubelet: Kubelet) -> None:
-    pod, other = kubelet.pod(), kubelet.pod()
-    containers = [stopping(kubelet, pod, 3), kubelet.started(pod)]
-    beside = kubelet.started(other)
+    pod, other = new_pod(kubelet), new_pod(kubelet)
+    containers = [stopping(kubelet, pod, 3), sleeping(kubelet, pod)]
+    beside = sleeping(kubelet, other)
     everything = [pod.id, *containers]
     processes = [pid_of(lasting, each) for each in everything]
     for shim in shims_of(lasting, everything):
@@ -164,7 +177,7 @@ def test_a_shim_that_is_killed_takes_its_pod(lasting: Served, kubelet: Kubelet) 
 
 @pytest.mark.parametrize("what", ["docker", "containerd"])
 def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet, what: str) -> None:
-    pod = kubelet.pod()
+    pod = new_pod(kubelet)
     container, short = stopping(kubelet, pod, 6), stopping(kubelet, pod, 8)
     shims = shims_of(lasting, [pod.id, container])
     if what == "docker":
@@ -193,8 +206,8 @@ def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet,
 
 
 def test_a_runtime_that_was_added_keeps_a_shim_for_each_container(lasting: Served, kubelet: Kubelet) -> None:
-    pod = kubelet.pod(handler=OTHER)
-    container = kubelet.started(pod)
+    pod = new_pod(kubelet, handler=OTHER)
+    container = sleeping(kubelet, pod)
 
     assert len(shims_of(lasting, [pod.id, container])) == 2
     assert is_up(kubelet, container)

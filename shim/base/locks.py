@@ -4,8 +4,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from shim.base import deadline
 
@@ -28,39 +29,48 @@ class KeyedLocks:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._held: dict[Hashable, Holder] = {}
+        self._held: dict[Hashable, list[Holder]] = {}
         self._waiting: Counter[Hashable] = Counter()
 
-    @contextmanager
-    def hold(self, key: Hashable) -> Iterator[None]:
+    def hold(self, key: Hashable) -> AbstractContextManager[None]:
         """Hold `key` inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded."""
+        return self.hold_place(key, places=1)
+
+    @contextmanager
+    def hold_place(self, key: Hashable, *, places: int) -> Iterator[None]:
+        """Hold one of so many places of `key` inside the block; the wait ends as that of `hold`."""
         with self._changed:
             self._waiting[key] += 1
         try:
-            deadline.wait_for(self._changed, lambda: self._try_take(key), what=f"wait for the lock of {key}")
+            take = partial(self._try_take, key, places)
+            holder = deadline.wait_for(self._changed, take, what=f"wait for the lock of {key}")
         finally:
             with self._changed:
                 self._waiting[key] -= 1
                 if not self._waiting[key]:
                     del self._waiting[key]
+        assert holder is not None  # noqa: S101 - the wait has no other end
         try:
             yield
         finally:
             with self._changed:
-                del self._held[key]
+                self._held[key].remove(holder)
+                if not self._held[key]:
+                    del self._held[key]
                 self._changed.notify_all()
 
     def rows(self) -> list[dict[str, object]]:
         """Return the keys that are held, for people: by which thread, for how long, and how many wait; oldest first."""
         with self._changed:
-            held, waiting = dict(self._held), self._waiting.copy()
+            held = [(key, holder) for key, holders in self._held.items() for holder in holders]
+            waiting = self._waiting.copy()
         return [
-            holder.row(str(key), waiting=waiting[key])
-            for key, holder in sorted(held.items(), key=lambda each: each[1].since)
+            holder.row(str(key), waiting=waiting[key]) for key, holder in sorted(held, key=lambda each: each[1].since)
         ]
 
-    def _try_take(self, key: Hashable) -> bool:
-        is_free = key not in self._held
-        if is_free:
-            self._held[key] = Holder()
-        return is_free
+    def _try_take(self, key: Hashable, places: int) -> Holder | None:
+        holders = self._held.setdefault(key, [])
+        if len(holders) >= places:
+            return None
+        holders.append(Holder())
+        return holders[-1]

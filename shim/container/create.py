@@ -28,7 +28,7 @@ from shim.spec.image_volumes import FAILED, LONGEST_PATH, docker_image_mounts, i
 from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
-from shim.spec.shim_group import shim_group_of
+from shim.spec.shim_group import joining_shim_group
 from shim.spec.users import DockerUser, docker_user, identity
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
@@ -67,9 +67,13 @@ def create_container(
         for twin in twins(rt, config.metadata, sandbox_id=sandbox.id):
             remove_leftover(rt, twin.id)
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
-        made.append(_create(rt, name=name, body=body))
+        namespaces, host = config.linux.security_context.namespace_options, body["HostConfig"]
+        with joining_shim_group(rt, sandbox, namespaces=namespaces, runtime=host["Runtime"]) as group:
+            host["Annotations"].update(group)
+            made.append(_create(rt, name=name, body=body))
+            created = rt.view.refresh_container(made[0])
         _relabel(rt, made[0], config=config, body=body)
-        _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
+        _check_limits(created, config=config, body=body)
         # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is
         # seen here.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
@@ -150,10 +154,7 @@ def _create_context(
         image_mounts=docker_image_mounts(volumes),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
         seccomp_profile=b"" if context.privileged else seccomp_profile(rt, context),
-        oci_annotations={
-            **container_annotations(rt, config, pod=sandbox.config),
-            **shim_group_of(rt, sandbox, runtime=defaults.runtime),
-        },
+        oci_annotations=container_annotations(rt, config, pod=sandbox.config),
     )
 
 

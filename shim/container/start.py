@@ -36,16 +36,17 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
     # An update comes before or after: what it sets is not lost between a start and the writing of limits.
-    with changing(rt, container_id) as record, _hold_twin_locks(rt, record):
+    with changing(rt, container_id) as record, _hold_locks(rt, record):
         _start(rt, record)
 
 
 @contextmanager
-def _hold_twin_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
-    """Hold off the start of what must not run beside this container inside the block."""
+def _hold_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
+    """Hold off the start of what must not run beside this container, and of too many at a time, inside the block."""
     with rt.locks.start(record.sandbox_id, record.config.metadata), ExitStack() as held:
         if record.log_path:
             held.enter_context(rt.locks.log(record.log_path))
+        held.enter_context(rt.locks.start_place(record.sandbox_id))
         yield
 
 

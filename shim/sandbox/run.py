@@ -79,6 +79,7 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     image = ensure_image(rt, reference=rt.config.pod_infra_container_image)
     defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
+    security = config.linux.security_context
     ctx = CreateContext(
         image_id=image.id,
         user=_user(rt, config=config, image_id=image.id),
@@ -86,8 +87,11 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         defaults=defaults,
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
-        seccomp_profile=seccomp_profile(rt, config.linux.security_context),
-        oci_annotations={**sandbox_annotations(rt, config), **new_shim_group(rt, runtime=defaults.runtime)},
+        seccomp_profile=seccomp_profile(rt, security),
+        oci_annotations={
+            **sandbox_annotations(rt, config),
+            **new_shim_group(rt, namespaces=security.namespace_options, runtime=defaults.runtime),
+        },
     )
     body = pause_body(config, ctx, profile=pause_profile(rt, image, runtime=defaults.runtime))
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))

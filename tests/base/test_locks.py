@@ -49,6 +49,17 @@ def test_a_key_has_one_holder_at_a_time() -> None:
     assert set(most) == {1}
 
 
+def test_a_key_with_places_has_as_many_holders() -> None:
+    locks = KeyedLocks()
+    with locks.hold_place("key", places=2), locks.hold_place("key", places=2):
+        assert [row["lock"] for row in locks.rows()] == ["key", "key"]
+        with deadline.bound(0.02), pytest.raises(DeadlineExceeded), locks.hold_place("key", places=2):
+            pytest.fail("three holders")
+    with deadline.bound(0), locks.hold("key"):
+        pass
+    assert not locks.rows()
+
+
 def test_other_keys_do_not_wait() -> None:
     locks = KeyedLocks()
     with held_elsewhere(locks, ("sandbox", "a")), locks.hold(("sandbox", "b")), locks.hold(("image", "a")):

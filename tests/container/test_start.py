@@ -16,6 +16,7 @@ from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
 from shim.domain.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.domain.ids import ContainerId
+from shim.pod import is_ready
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
@@ -277,3 +278,20 @@ def test_of_two_with_one_log_only_one_runs(rt: Runtime, engine: FakeEngine) -> N
             waiting.result()
     stop_container(rt, container_id=first, timeout=0)
     start_container(rt, container_id=second)
+
+
+def test_a_pod_that_stops_waits_for_few_starts(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox, at_once, late = ready_pod(rt), 4, 3
+    made = [created(rt, sandbox, f"c{number}") for number in range(at_once + late)]
+    with ThreadPoolExecutor(len(made) + 1) as pool:
+        with engine.held("start_container"):
+            starts = [pool.submit(start_container, rt, container_id=each) for each in made]
+            wait_until(lambda: any("starts" in str(row["lock"]) and row["waiting"] == late for row in rt.locks.rows()))
+            stop = pool.submit(stop_pod_sandbox, rt, sandbox_id=sandbox)
+            wait_until(lambda: not is_ready(rt, rt.view.sandbox(sandbox)))
+        stop.result()
+        for start in starts:
+            with pytest.raises(FailedPrecondition):
+                start.result()
+    assert len(engine.calls_of("start_container")) == 1 + at_once  # with pause
+    assert not any(engine.inspect_container(each).state.running for each in made)

@@ -1,20 +1,43 @@
-"""One containerd-shim for a pod: which containers name the group of their pause container."""
+"""The containerd-shim of a pod: which containers name the group of their pause container, and how many."""
+
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
+from shim.api.v1 import api_pb2 as pb
+from shim.base.gather import gather
 from shim.config.model import Config
+from shim.container.start import start_container
+from shim.domain.ids import ContainerId, SandboxId
 from shim.engine.answers import Runtime as KnownRuntime
 from shim.engine.runc import SHIM_GROUP
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
+from tests import pods
 from tests.fakes.engine import FakeEngine
-from tests.pods import created, pod_config, ready_pod
 
 
 @pytest.fixture
 def config(config: Config) -> Config:
     return msgspec.structs.replace(config, pod_annotations=("kept", "io.containerd.*"), container_annotations=("io.*",))
+
+
+def pod_config(name: str = "web", *, pid: "pb.NamespaceMode" = pb.CONTAINER, **fields: Any) -> pb.PodSandboxConfig:
+    context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE, pid=pid))
+    return pods.pod_config(name, linux=pb.LinuxPodSandboxConfig(security_context=context), **fields)
+
+
+def ready_pod(rt: Runtime, *, pid: "pb.NamespaceMode" = pb.CONTAINER) -> SandboxId:
+    return run_pod_sandbox(rt, config=pod_config(pid=pid), runtime_handler="")
+
+
+def created(
+    rt: Runtime, sandbox: SandboxId, name: str = "app", *, pid: "pb.NamespaceMode" = pb.CONTAINER, **fields: Any
+) -> ContainerId:
+    context = pb.LinuxContainerSecurityContext(namespace_options=pb.NamespaceOption(pid=pid))
+    return pods.created(rt, sandbox, name, linux=pb.LinuxContainerConfig(security_context=context), **fields)
 
 
 def annotations(engine: FakeEngine, container_id: str) -> dict[str, str]:
@@ -64,3 +87,44 @@ def test_containers_of_a_pod_without_a_group_have_none(rt: Runtime, engine: Fake
     pod = ready_pod(rt)
     engine.version = (1, 51)
     assert annotations(engine, created(rt, pod)) == {}
+
+
+@pytest.mark.parametrize("pid", [pb.POD, pb.NODE])
+def test_containers_of_a_shared_pid_namespace_have_no_group(
+    rt: Runtime, engine: FakeEngine, pid: "pb.NamespaceMode"
+) -> None:
+    pod = ready_pod(rt, pid=pid)
+    assert annotations(engine, pod) == annotations(engine, created(rt, pod, pid=pid)) == {}
+
+
+def test_a_container_that_joins_the_pids_of_another_has_no_group(rt: Runtime, engine: FakeEngine) -> None:
+    pod = ready_pod(rt)
+    target = created(rt, pod)
+    start_container(rt, container_id=target)
+    options = pb.NamespaceOption(pid=pb.TARGET, target_id=target)
+    context = pb.LinuxContainerSecurityContext(namespace_options=options)
+    debugger = pods.created(rt, pod, "debugger", linux=pb.LinuxContainerConfig(security_context=context))
+    assert annotations(engine, target)[SHIM_GROUP]
+    assert annotations(engine, debugger) == {}
+
+
+def test_containers_beyond_the_bound_have_a_shim_of_their_own(rt: Runtime, engine: FakeEngine) -> None:
+    pod = ready_pod(rt)
+    made = [created(rt, pod, f"c{number}") for number in range(10)]
+    assert [SHIM_GROUP in annotations(engine, each) for each in made] == [True] * 8 + [False] * 2
+
+
+def test_creates_side_by_side_keep_the_bound(rt: Runtime, engine: FakeEngine) -> None:
+    pod = ready_pod(rt)
+    made = gather([partial(created, rt, pod, f"c{number}") for number in range(24)])
+    assert sum(SHIM_GROUP in annotations(engine, each) for each in made) == 8
+
+
+def test_a_container_that_has_ended_leaves_its_place(rt: Runtime, engine: FakeEngine) -> None:
+    pod = ready_pod(rt)
+    made = [created(rt, pod, f"c{number}") for number in range(8)]
+    start_container(rt, container_id=made[0])
+    engine.exit_container(made[0])
+    rt.view.refresh_exited(made[0])
+    assert annotations(engine, created(rt, pod, "next"))[SHIM_GROUP]
+    assert annotations(engine, created(rt, pod, "one more")) == {}

@@ -27,6 +27,8 @@ SECONDS = {
     "tests/hostfs/test_client.py": 40,
     "tests/logs/test_supervisor.py": 20,
     "tests/streaming/test_bounds.py": 20,
+    "integration/by_hand/test_identity.py": 30,
+    "integration/by_hand/test_verbs.py": 80,
     "integration/chaos/test_chaos.py": 40,
     "integration/fields/test_daemon_defaults.py": 35,
     "integration/image/test_images.py": 90,

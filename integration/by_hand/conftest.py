@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.by_hand.hands import DockerCli, Hands, new_hands
+from integration.by_hand.hands import Hands, new_hands
 from integration.conftest import Images, Served
 from integration.pods.kubelet import Kubelet
 
@@ -14,10 +14,8 @@ from integration.pods.kubelet import Kubelet
 def hands(served: Served, images: Images, tmp_path: Path) -> Iterator[Hands]:
     """Run a pod on the shared server; what a test left of it is removed, and strangers with it."""
     kubelet = Kubelet(served.cri, images.busybox)
-    docker = DockerCli(served.engine, home=tmp_path / "docker")
-    (tmp_path / "logs").mkdir()
     try:
-        yield new_hands(docker, served, kubelet, logs=tmp_path / "logs")
+        yield new_hands(served, kubelet, tmp_path)
     finally:
         served.wait_answers()
         kubelet.remove_all()

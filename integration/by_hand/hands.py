@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from integration.conftest import Served
 from integration.node.commands import NodeError, run
 from integration.node.engine import Engine
 from integration.node.leak_check import NodeSnapshot
-from integration.pods.kubelet import Kubelet, Pod, refusal, unused_name
+from integration.pods.kubelet import Kubelet, Pod, in_namespaces, refusal, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -58,6 +57,8 @@ class Hands:
     """The id of the container."""
     before: NodeSnapshot
     """What was there without the pod."""
+    directory: Path
+    """For files of the test."""
 
     def status(self) -> pb.ContainerStatus:
         """Return the status of the container."""
@@ -91,7 +92,7 @@ class Hands:
 
     def lines(self) -> list[int]:
         """Return what the container has counted so far, from its CRI log."""
-        path = Path(self.pod.config.log_directory) / "app.log"
+        path = Path(self.pod.config.log_directory) / "app-0.log"
         return [int(line.split(" ", 3)[3]) for line in path.read_text().split("\n")[:-1]]
 
     def wait_lines(self, more: int = 2) -> list[int]:
@@ -107,8 +108,7 @@ class Hands:
 
     def next_container(self) -> str:
         """Make what a kubelet makes in place of a container that has ended: the next attempt."""
-        metadata = pb.ContainerMetadata(name="app", attempt=1)
-        return self.kubelet.started(self.pod, *COUNT, metadata=metadata, log_path="app-1.log")
+        return _counting(self.kubelet, self.pod, attempt=1)
 
     def end(self) -> None:
         """Stop and remove the pod as a kubelet does, and check that nothing of it is left."""
@@ -119,17 +119,18 @@ class Hands:
         assert self.before.added(self.served.snapshot()) == []
 
 
-def new_hands(docker: DockerCli, served: Served, kubelet: Kubelet, *, logs: Path) -> Hands:
+def new_hands(served: Served, kubelet: Kubelet, directory: Path) -> Hands:
     """Run a pod with a container that counts."""
-    before = served.snapshot()
-    pod = kubelet.pod(log_directory=str(logs))
-    app = kubelet.started(pod, *COUNT, metadata=pb.ContainerMetadata(name="app"), log_path="app.log")
-    return Hands(docker, served, kubelet, pod, app, before)
+    before, docker = served.snapshot(), DockerCli(served.engine, home=directory / "docker")
+    pod = kubelet.pod(log_directory=str(directory))
+    app = _counting(kubelet, pod, attempt=0)
+    return Hands(docker, served, kubelet, pod, app, before, directory)
 
 
-def ids(text: str) -> Sequence[str]:
-    """Return the ids that a command with `--quiet --no-trunc` prints."""
-    return text.split()
+def _counting(kubelet: Kubelet, pod: Pod, *, attempt: int) -> str:
+    metadata = pb.ContainerMetadata(name="app", attempt=attempt)
+    own_pids = in_namespaces(pid=pb.CONTAINER)
+    return kubelet.started(pod, *COUNT, metadata=metadata, log_path=f"app-{attempt}.log", linux=own_pids)
 
 
 def stranger(hands: Hands, image: str, *options: str) -> str:

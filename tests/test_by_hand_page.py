@@ -1,0 +1,22 @@
+"""docs/by-hand.md has a row for each command that the tests try, and no other row."""
+
+import re
+from pathlib import Path
+
+from integration.by_hand.verbs import VERBS
+
+PAGE = (Path(__file__).parent.parent / "docs/by-hand.md").read_text()
+
+
+def test_each_row_is_tried_and_each_command_has_a_row() -> None:
+    rows = [
+        (section.partition("\n")[0], command)
+        for section in PAGE.split("\n## ")[1:]
+        for command in re.findall(r"^\| `([^`]+)` \| \S", section, flags=re.MULTILINE)
+    ]
+    assert rows == list(VERBS)
+
+
+def test_each_line_of_a_table_is_such_a_row() -> None:
+    lines = [line for line in PAGE.split("\n") if line.startswith("| ") and not line.startswith("| command ")]
+    assert len(lines) == len(VERBS)

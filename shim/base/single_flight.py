@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from shim.base import deadline
 from shim.base.deadline import Scope
-from shim.base.locks import KeyedLocks
 from shim.base.thread_pool import CachedThreadPool
 from shim.domain.errors import ShimError
 
@@ -104,32 +103,6 @@ class SingleFlight(Generic[T]):
     def _forget(self, key: Hashable, call: "_Call[T]") -> None:
         if self._calls.get(key) is call:
             del self._calls[key]
-
-
-class CoalescedRefresh(Generic[T]):
-    """Work whose result is never older than the request for it. Thread-safe.
-
-    Requests that come while a run is under way wait for the next one, and share it. One runs at a time, however many
-    ask.
-    """
-
-    def __init__(self, work: Callable[[], T], *, what: str) -> None:
-        """Take the work; `what` names it in errors."""
-        self._work = work
-        self._what = what
-        self._single_flight: SingleFlight[T] = SingleFlight()
-        self._locks = KeyedLocks()
-        self._runs_begun = 0
-
-    def do(self) -> T:
-        """Return a result of the work that began after this call; bounds and failures as with SingleFlight."""
-        return self._single_flight.do(self._runs_begun, self._run_next, what=self._what)
-
-    def _run_next(self) -> T:
-        # A lock whose wait ends with the scope: else each caller who gives up while a run hangs would leave a thread.
-        with self._locks.hold(self._what):
-            self._runs_begun += 1
-            return self._work()
 
 
 class _Call(Generic[T]):

@@ -212,13 +212,30 @@ class RootFs(Answer, frozen=True):
     """Digests of the layers, uncompressed."""
 
 
+class ManifestSize(Answer, frozen=True):
+    """`Size` of a manifest of an image."""
+
+    total: int = 0
+    """Bytes of what was pulled and of what was unpacked from it."""
+
+
+class ImageManifest(Answer, frozen=True):
+    """One of `Manifests` of an image inspect: an image for one platform, or what is known of one."""
+
+    size: ManifestSize = ManifestSize()
+
+
 class ImageInspect(Answer, frozen=True):
-    """`GET /images/{ref}/json`."""
+    """`GET /images/{ref}/json`, with `manifests`."""
 
     id: str
     repo_tags: list[str] | None = None
     repo_digests: list[str] | None = None
+    parent: str = ""
     size: int = 0
+    """Bytes; with the containerd image store those that were pulled, compressed."""
+    manifests: list[ImageManifest] | None = None
+    """With the containerd image store, from API 1.48 on."""
     config: ImageSettings | None = None
     created: str | None = None
     """RFC 3339; none for an image that does not say so."""
@@ -226,6 +243,11 @@ class ImageInspect(Answer, frozen=True):
     variant: str = ""
     os: str = ""
     root_fs: RootFs = msgspec.field(default=RootFs(), name="RootFS")
+
+    @property
+    def size_on_disk(self) -> int:
+        """Bytes, as Docker's list has them."""
+        return sum(manifest.size.total for manifest in self.manifests) if self.manifests else self.size
 
 
 class ImageSummary(Answer, frozen=True):
@@ -235,7 +257,7 @@ class ImageSummary(Answer, frozen=True):
     repo_tags: list[str] | None = None
     repo_digests: list[str] | None = None
     size: int = 0
-    labels: dict[str, str] | None = None
+    parent_id: str = ""
 
 
 class ExecInspect(Answer, frozen=True):

@@ -228,7 +228,7 @@ class DockerEngine:
         """Implement `Engine.inspect_image`."""
         with self._docker_call(f"inspect image {reference}"):
             path = f"/images/{_quote(reference, safe='/:')}/json"
-            return self._get(path, ImageInspect, into=Whole(IMAGE))
+            return self._get(path, ImageInspect, into=Whole(IMAGE), params={"manifests": 1})
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
@@ -239,7 +239,7 @@ class DockerEngine:
     def remove_image(self, reference: str) -> None:
         """Implement `Engine.remove_image`."""
         with self._docker_call(f"remove image {reference}"):
-            self._session.remove_image(reference, force=True)
+            self._session.remove_image(reference)
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """Implement `Engine.events`."""

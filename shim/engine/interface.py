@@ -33,8 +33,9 @@ CONTAINER_ACTIONS = frozenset({"create", "start", "die", "oom", "rename", "updat
 The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
 events on a node with probes, change nothing in an inspect.
 """
-IMAGE_ACTIONS = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
-"""Image events after which the list of images may differ."""
+IMAGE_ACTIONS = frozenset({"pull", "load", "import", "tag", "untag", "delete", "create"})
+"""Events of changed images. All name the image by its id, but for a pull, which names what was pulled. BuildKit sends
+them since Engine 25.0."""
 
 
 class RegistryAuth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -199,7 +200,7 @@ class Engine(Protocol):
         ...
 
     def inspect_image(self, reference: str) -> ImageInspect:
-        """Return one image, by id, tag or digest. Raise NotFound when it is not on the node."""
+        """Return one image, by id, tag or digest, with its size on disk. Raise NotFound when it is not on the node."""
         ...
 
     def pull_image(
@@ -213,7 +214,11 @@ class Engine(Protocol):
         ...
 
     def remove_image(self, reference: str) -> None:
-        """Untag or delete an image by force. Raise NotFound when it is unknown."""
+        """Delete an image by its id, or take a name away; the last name takes the image with it. Never by force.
+
+        Raise NotFound when it is unknown, and FailedPrecondition while a container in any state uses it, except for one
+        name of several. By its id also when it has several tags or repositories, or other images were built from it.
+        """
         ...
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:

@@ -27,7 +27,7 @@ def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
 def _load(rt: Runtime, image_id: ImageId) -> tuple[ImageAccounts, int]:
     settings = rt.engine.inspect_image(image_id).config
     accounts, weight = inspect_rootfs(rt, image_id=image_id, read=read_accounts)
-    if rt.view.images.is_listed(timeout=0):
+    if rt.view.images.is_listed():
         rt.accounts.keep_only([image.id for image in rt.view.images.all()])
     return ImageAccounts(default_user=settings.user if settings else "", accounts=accounts), weight
 

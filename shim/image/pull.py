@@ -6,7 +6,7 @@ pull without credentials tries those the node has for the image, one after the o
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,7 +16,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.credentials.model import Credentials
 from shim.domain import references
-from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.domain.ids import ImageId
 from shim.engine.errors import RegistryDenied, RegistryErrorUnknown, RegistryUnavailable, TooManyRequests
 from shim.engine.image_store import is_containerd_store
@@ -132,27 +132,14 @@ def _look_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
 
     It is searched by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
     """
-    name = references.parse(reference).name
-    by_digest = f"{name}@{digest}" if digest else reference
-    if is_containerd_store(rt.facts.info()):  # where only the list has the size of an image on disk
-        record = _find_in_list(rt, [digest or reference, by_digest, reference])
-    else:
-        record = _first(rt.view.images.refresh_one, [by_digest, reference])
+    by_digest = f"{references.parse(reference).name}@{digest}" if digest else reference
+    names = [by_digest, reference]
+    if digest and is_containerd_store(rt.facts.info()):  # there it is the id
+        names.insert(0, digest)
+    record = _first(rt.view.images.refresh_one, names)
     if record is not None and digest and by_digest in record.repo_digests:
         rt.puller.manifests.put(digest, record.id, weight=1)
     return record
-
-
-def _find_in_list(rt: Runtime, names: Sequence[str]) -> ImageRecord | None:
-    """Find the image in a new list of all images, or by itself if they cannot be listed."""
-    try:
-        rt.view.images.refresh()
-    except Unavailable:
-        raise
-    except ShimError:
-        deadline.current().check("list images")
-        return _first(rt.view.images.refresh_one, names)
-    return _first(rt.view.images.find, names)
 
 
 def _first(find: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:

@@ -1,112 +1,97 @@
 """RemoveImage."""
 
+from contextlib import suppress
+
 from shim.api.v1 import api_pb2 as pb
 from shim.domain import references
-from shim.domain.errors import FailedPrecondition, NotFound, ShimError
-from shim.engine.answers import ContainerSummary
-from shim.image.find import find_image, refresh_list
+from shim.domain.errors import FailedPrecondition, NotFound
+from shim.domain.ids import ImageId
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
-from shim.view.records import ContainerRecord, ImageRecord
 
-_HAS_CHILDREN = "dependent child images"
-"""In Docker's error for an image other local images were built from."""
-_ENDED = frozenset({"exited", "dead", "removing"})
-"""States of Docker's containers that no longer need their image."""
+_NAMED_USERS = 5
+"""Containers that an error names."""
 
 
 def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     """Remove an image with all its tags and digests, named by id or any of them; an unknown one is fine.
 
-    Raise FailedPrecondition while a container that has not ended uses it. The view has dropped it when this returns.
+    Raise FailedPrecondition while any container uses it, in whatever state and whoever made it; then it keeps all its
+    names. The view has dropped it when this returns.
     """
-    record = find_image(rt, image.image)
-    while record is not None:
-        # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
-        with rt.locks.image(record.id):
-            current = _find_current(rt, image.image)
-            if current is not None and current.id == record.id:
-                _remove(rt, current)
-                return
-        record = current
-
-
-def _find_current(rt: Runtime, name: str) -> ImageRecord | None:
-    """Return the image to remove. A name is looked up again: it may have moved to another image."""
-    if references.image_id(name) is None and not refresh_list(rt):
-        return rt.view.images.lookup(name)
-    return find_image(rt, name)
-
-
-def _remove(rt: Runtime, record: ImageRecord) -> None:
-    _check_unused(rt, record)
-    try:
-        # By id and by force, Docker checks for running containers first and removes all references in one step; going
-        # from tag to tag would leave a nameless image behind when the last step fails.
-        rt.engine.remove_image(record.id)
-    except NotFound:
-        pass
-    except FailedPrecondition as refusal:
-        if _HAS_CHILDREN not in str(refusal):
-            raise
-        _check_unused_in_docker(rt, record)
-        _untag(rt, record)
-    _drop_from_view(rt, record)
-
-
-def _untag(rt: Runtime, record: ImageRecord) -> None:
-    """Remove all names: Docker no longer lists it then, and its children keep the layers they need."""
-    for reference in (*record.repo_tags, *record.repo_digests):
+    image_id = _find_id(rt, image.image)
+    if image_id is None:
+        return
+    # By id: the names of one image may be removed side by side, and Docker answers the slower one with 409.
+    with rt.locks.image(image_id):
+        _check_not_mounted(rt, image_id)
         try:
-            rt.engine.remove_image(reference)
-        except NotFound:  # the removal of the last tag removes the digests of its repository, too
-            continue
+            with rt.view.images.removal(image_id), suppress(NotFound):
+                # Docker takes the image away with all its names, or nothing.
+                rt.engine.remove_image(image_id)
+        except FailedPrecondition:
+            _check_unused(rt, image_id)
+            _remove_by_names(rt, image_id)
 
 
-def _drop_from_view(rt: Runtime, record: ImageRecord) -> None:
-    """Update the view, also if the images cannot be listed."""
+def _find_id(rt: Runtime, name: str) -> ImageId | None:
+    """Return the id of an image. Docker is asked for a name: it may have moved to another image."""
+    image_id = references.image_id(name)
+    if image_id is None:
+        record = rt.view.images.lookup(name)
+        image_id = record.id if record is not None else None
+    return image_id
+
+
+def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:
+    """Take away all names of an image that no container uses.
+
+    For an image of several names, which Docker removes by its id only with force, and for one that others were built
+    from: Docker no longer lists it then, and its children keep the layers they need. Docker checks each step, so a
+    container that has come since keeps the image.
+    """
     try:
-        rt.view.images.refresh()
-    except ShimError:
-        rt.view.images.forget(record.id)
+        record = rt.view.images.refresh_one(image_id)
+        for name in record.names if record is not None else ():
+            with suppress(NotFound):  # the last tag takes the digests of its repository with it
+                rt.engine.remove_image(name)
+        # What has no name, and is not the parent of another image, goes by its id.
+        with suppress(NotFound, FailedPrecondition):
+            rt.engine.remove_image(image_id)
+    finally:
+        rt.view.images.refresh_one(image_id)
 
 
-def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:
-    """Refuse while any container uses it: Docker does not check that when a single name is removed."""
+def _check_unused(rt: Runtime, image_id: ImageId) -> None:
+    """Refuse while a container uses it. Docker does not check that when one name of several is taken away."""
     users = [
-        container
+        f"{container.state} container {_name_of(container.names)} ({container.id[:12]})"
         for container in rt.engine.list_containers()
-        if container.image_id == record.id and container.state not in _ENDED
+        if container.image_id == image_id
     ]
     if users:
-        names = ", ".join(_describe(_name_of(container), container.id) for container in users)
-        raise _in_use(record, names)
+        raise _in_use(rt, image_id, "in use by", users)
 
 
-def _check_unused(rt: Runtime, record: ImageRecord) -> None:
-    """Refuse before anything is untagged. Docker's own check ignores created containers when forced."""
+def _check_not_mounted(rt: Runtime, image_id: ImageId) -> None:
+    """Refuse while a container of a pod that has not ended mounts it, which Docker does not check."""
     users = [
-        container
+        f"container {container.name} ({container.id[:12]})"
         for container in rt.view.containers()
-        if record.id in _images_of(container) and container.state.phase != pb.CONTAINER_EXITED
+        if container.state.phase != pb.CONTAINER_EXITED
+        and image_id in {mount.image.image_ref for mount in container.config.mounts if mount.image.image}
     ]
     if users:
-        names = ", ".join(_describe(container.config.metadata.name, container.id) for container in users)
-        raise _in_use(record, names)
+        raise _in_use(rt, image_id, "mounted by", users)
 
 
-def _images_of(container: ContainerRecord) -> set[str]:
-    """Return the ids of the image it runs and of those it mounts, which Docker's check ignores."""
-    return {container.image_id, *(mount.image.image_ref for mount in container.config.mounts if mount.image.image)}
+def _in_use(rt: Runtime, image_id: ImageId, how: str, users: list[str]) -> FailedPrecondition:
+    record = rt.view.images.last_known(image_id)
+    more = len(users) - _NAMED_USERS
+    named = ", ".join(users[:_NAMED_USERS]) + (f" and {more} more" if more > 0 else "")
+    what = image_id if record is None else image_ref_of(record)
+    return FailedPrecondition(f"remove image {what}: {how} {named}; remove the container first")
 
 
-def _in_use(record: ImageRecord, users: str) -> FailedPrecondition:
-    return FailedPrecondition(f"remove image {image_ref_of(record)}: in use by {users}")
-
-
-def _name_of(container: ContainerSummary) -> str:
-    return next((name.removeprefix("/") for name in container.names or ()), "without a name")
-
-
-def _describe(name: str, container_id: str) -> str:
-    return f"container {name} ({container_id[:12]})"
+def _name_of(names: list[str] | None) -> str:
+    return next((name.removeprefix("/") for name in names or ()), "without a name")

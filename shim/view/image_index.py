@@ -1,41 +1,41 @@
 """The images of the node by id, tag, digest and id prefix."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
-import structlog
-
-from shim.base import deadline
-from shim.base.gather import gather
 from shim.domain import references
-from shim.domain.errors import InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId, only_id
-from shim.engine.answers import ImageInspect, ImageSummary
-from shim.engine.hanging import answered_within
-from shim.engine.interface import Engine
 from shim.view.records import ImageRecord
-
-INSPECT_SECONDS = 10.0
-"""Bound on the inspect of one image."""
-
-log = structlog.get_logger(__name__)
 
 
 class ImageIndex:
-    """Images by id and by name. Immutable; a change makes a new index."""
+    """Images by id and by name. A change costs no more for one of many images than for one of few.
 
-    __slots__ = ("_by_id", "_by_name", "records")
+    An image without a name that others were built from is not there, as in Docker's own list.
+    """
+
+    __slots__ = ("_by_id", "_by_name", "_children", "_records")
 
     def __init__(self, records: Iterable[ImageRecord]) -> None:
         """Merge the names of records with the same id."""
         self._by_id: dict[ImageId, ImageRecord] = {}
+        self._by_name: dict[str, ImageRecord] = {}
+        self._children: Counter[ImageId] = Counter()
+        """How many images were built from each."""
+        self._records: tuple[ImageRecord, ...] | None = None
         for record in records:
             known = self._by_id.get(record.id)
-            self._by_id[record.id] = record if known is None else _with_names(known, record)
-        self.records = tuple(self._by_id.values())
-        self._by_name = {name: record for record in self.records for name in (*record.repo_tags, *record.repo_digests)}
+            self.put(record if known is None else _with_names(known, record))
+
+    @property
+    def records(self) -> tuple[ImageRecord, ...]:
+        """All images."""
+        if self._records is None:
+            self._records = tuple(record for record in self._by_id.values() if self._is_there(record))
+        return self._records
 
     def find(self, reference: str) -> ImageRecord | None:
         """Find an image by id, tag, digest or id prefix; None if there is none.
@@ -43,6 +43,11 @@ class ImageIndex:
         A name wins over an equal id prefix, as in Docker. Raise InvalidArgument for what is no reference, and for a
         prefix that several images share.
         """
+        record = self.find_any(reference)
+        return record if record is not None and self._is_there(record) else None
+
+    def find_any(self, reference: str) -> ImageRecord | None:
+        """Find an image as `find` does, also one that Docker's list leaves out."""
         whole = references.image_id(reference)
         if whole is not None:
             return self._by_id.get(whole)
@@ -53,40 +58,64 @@ class ImageIndex:
         only = None if prefix is None else only_id(prefix, self._by_id, field="image id")
         return None if only is None else self._by_id[ImageId(only)]
 
-    def with_record(self, record: ImageRecord) -> "ImageIndex":
-        """Return an index with this record of an image, whose tags are removed from all others."""
-        others = (_without_tags(other, record.repo_tags) for other in self.records if other.id != record.id)
-        return ImageIndex([*others, record])
+    def get(self, image_id: ImageId) -> ImageRecord | None:
+        """Return the image of this id, also one that Docker's list leaves out."""
+        return self._by_id.get(image_id)
 
-    def without(self, image_id: ImageId) -> "ImageIndex":
-        """Return an index without this image."""
-        return ImageIndex(record for record in self.records if record.id != image_id)
+    def put(self, record: ImageRecord) -> list[ImageId]:
+        """Take in this record of an image. Return the others that have lost a tag to it."""
+        self.remove(record.id)
+        losers = self._take_tags_from_others(record)
+        self._by_id[record.id] = record
+        self._by_name |= dict.fromkeys(record.names, record)
+        if record.parent:
+            self._children[record.parent] += 1
+        self._records = None
+        return losers
 
-    def with_name(self, reference: str, record: ImageRecord) -> "ImageIndex":
-        """Return an index with this name, one of `record`'s, as a name of that image and of no other.
+    def remove(self, image_id: ImageId) -> None:
+        """Drop an image, if it is there."""
+        record = self._by_id.pop(image_id, None)
+        if record is None:
+            return
+        for name in record.names:
+            if self._by_name.get(name) is record:
+                del self._by_name[name]
+        if record.parent:
+            self._children[record.parent] -= 1
+        self._records = None
+
+    def add_name(self, reference: str, record: ImageRecord) -> None:
+        """Take in this name, one of `record`'s, as a name of that image and of no other.
 
         Everything else in the index is newer than `record`, if the index has the image.
         """
         part = _only_as(record, references.canonical(reference))
         known = self._by_id.get(record.id)
-        return self.with_record(part if known is None else _with_names(known, part))
+        self.put(part if known is None else _with_names(known, part))
+
+    def _is_there(self, record: ImageRecord) -> bool:
+        return bool(record.names) or not self._children[record.id]
+
+    def _take_tags_from_others(self, record: ImageRecord) -> list[ImageId]:
+        losers = []
+        for tag in record.repo_tags:
+            other = self._by_name.get(tag)
+            if other is not None:
+                self.put(replace(other, repo_tags=tuple(it for it in other.repo_tags if it != tag)))
+                losers.append(other.id)
+        return losers
 
 
 def name_for_people(record: ImageRecord, *, wanted: str) -> str:
     """Return `wanted` if that is a name of this image, else its first name, else its id."""
-    names = (*record.repo_tags, *record.repo_digests)
+    names = record.names
     if wanted in names:
         return wanted
     with suppress(InvalidArgument):
         if references.canonical(wanted) in names:
             return references.canonical(wanted)
     return names[0] if names else record.id
-
-
-def _without_tags(record: ImageRecord, tags: Sequence[str]) -> ImageRecord:
-    if set(record.repo_tags).isdisjoint(tags):
-        return record
-    return replace(record, repo_tags=tuple(tag for tag in record.repo_tags if tag not in tags))
 
 
 def _only_as(record: ImageRecord, name: str) -> ImageRecord:
@@ -103,54 +132,3 @@ def _with_names(record: ImageRecord, other: ImageRecord) -> ImageRecord:
     tags = dict.fromkeys((*record.repo_tags, *other.repo_tags))
     digests = dict.fromkeys((*record.repo_digests, *other.repo_digests))
     return replace(record, repo_tags=tuple(tags), repo_digests=tuple(digests))
-
-
-class ImageDetails:
-    """The inspects of images: one for each image, and another when its names have changed.
-
-    Several threads may use it at the same time.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[ImageSummary, ImageInspect]] = {}
-        self._problems: dict[str, str] = {}
-        """Why an image could not be inspected, as it was logged, by id."""
-
-    def of_listed(self, engine: Engine, listed: Sequence[ImageSummary]) -> dict[str, ImageInspect]:
-        """Return the inspects of the listed images by id, without those of images that cannot be inspected.
-
-        Each inspect is kept as soon as it has succeeded. So if this raises, because Docker cannot be reached or the
-        time is over, the next call only inspects the rest.
-        """
-        known = self._known
-        current = {image.id: known[image.id] for image in listed if image.id in known and known[image.id][0] == image}
-        missing = [image for image in listed if image.id not in current]
-        for image, detail in zip(missing, gather([partial(self._inspect, engine, it) for it in missing]), strict=True):
-            if detail is not None:
-                current[image.id] = image, detail
-        self._known = current
-        self._problems = {image.id: self._problems[image.id] for image in listed if image.id in self._problems}
-        return {image_id: detail for image_id, (_, detail) in current.items()}
-
-    def _inspect(self, engine: Engine, image: ImageSummary) -> ImageInspect | None:
-        """Inspect an image and keep the result. None if it is gone, or if Docker cannot inspect it."""
-        what = f"inspect image {image.id}"
-        try:
-            with answered_within(INSPECT_SECONDS, what=what):
-                detail = engine.inspect_image(image.id)
-        except NotFound:
-            return None
-        except Unavailable:
-            raise
-        except ShimError as error:
-            deadline.current().check(what)
-            self._log_problem(image.id, str(error))
-            return None
-        self._known[image.id] = image, detail
-        self._problems.pop(image.id, None)
-        return detail
-
-    def _log_problem(self, image_id: str, problem: str) -> None:
-        if self._problems.get(image_id) != problem:
-            log.warning("failed to inspect image, listed without its user", image=image_id, error=problem)
-        self._problems[image_id] = problem

@@ -1,30 +1,30 @@
-"""The images of the node view: listed, or inspected one at a time, and never older than a read that ended before.
+"""The images of the node view: what has changed is inspected alone, and all are listed seldom.
 
 They are synced beside the containers, and may be unknown while those are known: an image store that fails or is slow
-must not take the pods away.
+must not take the pods away. A list of all takes Docker 0.5 s with 10,000 images, and with the containerd image store
+5 s with 1,000. Only callers who want all images wait for one, until they have been listed for the first time.
 """
 
 import threading
-from functools import partial, reduce
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from shim.base.single_flight import CoalescedRefresh
+from shim.domain import references
 from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.domain.ids import ImageId
 from shim.engine.interface import Engine
 from shim.view import translate
 from shim.view.availability import Availability
-from shim.view.image_index import ImageDetails, ImageIndex
-from shim.view.in_flight_reads import InFlightReads
+from shim.view.image_index import ImageIndex
+from shim.view.in_flight_reads import InFlightReads, Moment, Read
 from shim.view.records import ImageRecord
 
 IMAGES = "images"
 """The key of lists of all images; inspects of containers have the container's id, hexadecimal digits."""
 ONE_IMAGE = "image"
-"""The key of inspects of single images. Any that ends first supersedes the others, and so does a list that begins or
-ends: the result of an inspect is thus newer than what a list in flight was requested for."""
+"""The key of inspects of single images. Those of other images do not supersede one, but a list that begins or ends
+does: the result of an inspect is thus newer than what a list in flight was requested for."""
 NOT_LISTED = "docker's images have not been listed yet"
-LIST_WAIT_SECONDS = 1.0
-"""How long `is_listed` waits for a list in flight: most lists of a start are complete by then."""
 
 
 class ImagesUnknown(Unavailable):
@@ -46,6 +46,7 @@ class ImageView:
         availability: Availability,
         reads: InFlightReads,
         timeout: float,
+        clock: Callable[[], Moment],
     ) -> None:
         """Create an empty view; `changed` is the lock of the node view, which guards `availability` and `reads`.
 
@@ -56,22 +57,33 @@ class ImageView:
         self._availability = availability
         self._listed = Availability(changed, timeout=timeout, initially=NOT_LISTED, refusal=ImagesUnknown)
         self._reads = reads
+        self._clock = clock
         self._index = ImageIndex(())
-        self._details = ImageDetails()
-        self._coalesced: CoalescedRefresh[None] = CoalescedRefresh(self.refresh, what="list images")
+        self._asked: dict[str, Moment] = {}
+        """Since when Docker's answer about an image is known, by id, and by a name that was confirmed alone."""
 
     # Reads
 
     def all(self) -> tuple[ImageRecord, ...]:
         """Return all images."""
-        return self._current().records
+        with self._changed:
+            self._wait_listed_locked()
+            return self._index.records
 
     def find(self, reference: str) -> ImageRecord | None:
         """Return the image of this id, unique id prefix, tag or digest, in any form; None if there is none.
 
         Raise InvalidArgument for what is no reference, and for a prefix that several ids share.
         """
-        return self._current().find(reference)
+        with self._changed:
+            self._wait_listed_locked()
+            return self._index.find(reference)
+
+    def find_listed(self, reference: str) -> ImageRecord | None:
+        """Return what `find` does, but None, without a wait, while not all images are known."""
+        with self._changed:
+            self._availability.wait_available()
+            return None if self._listed.outage is not None else self._index.find(reference)
 
     def last_known(self, reference: str) -> ImageRecord | None:
         """Return what `find` would by what is known of images now, even if outdated or incomplete. Never wait.
@@ -79,17 +91,13 @@ class ImageView:
         For answers that are about another object and only name an image.
         """
         with self._changed:
-            index = self._index
-        return index.find(reference)
+            return self._index.find(reference)
 
-    def is_listed(self, *, timeout: float = LIST_WAIT_SECONDS) -> bool:
-        """Whether all images are known, after a wait of at most `timeout` seconds for a list in flight.
-
-        Raise Unavailable while disconnected.
-        """
+    def is_listed(self) -> bool:
+        """Whether all images are known. Raise Unavailable while disconnected."""
         with self._changed:
             self._availability.wait_available()
-        return self.wait_listed(timeout)
+            return self._listed.outage is None
 
     def wait_listed(self, seconds: float) -> bool:
         """Whether all images are known, after a wait of at most `seconds`, whether the containers are known or not."""
@@ -110,11 +118,25 @@ class ImageView:
         with self._changed:
             return self._listed.outage or ""
 
-    def _current(self) -> ImageIndex:
+    def not_inspected(self) -> list[ImageId]:
+        """Return the images of which only the list is known."""
         with self._changed:
-            self._availability.wait_available()
-            self._listed.wait_available()
-            return self._index
+            return [record.id for record in self._index.records if not record.inspected]
+
+    def asked_after(self, reference: str, stamp: int) -> bool:
+        """Whether what is known of an image is from a call that began after an event, so that it includes that.
+
+        `stamp` is the event's `timeNano`, `reference` the id or the canonical name of the event.
+        """
+        with self._changed:
+            known = self._index.find_any(reference)
+            asked = [self._asked.get(key) for key in (reference, known.id if known else "")]
+            now = self._clock()
+        return any(moment is not None and moment.follows(stamp, now=now) for moment in asked)
+
+    def _wait_listed_locked(self) -> None:
+        self._availability.wait_available()
+        self._listed.wait_available()
 
     # Sync
 
@@ -141,58 +163,66 @@ class ImageView:
     def refresh(self) -> None:
         """List the images and publish them. Raise what the list raises; the images then stay as they are.
 
-        Strategy: a list may take long, so a change of one image does not supersede it but is applied to its answer.
-        Only a list that ended first, or a new connection, supersedes it; then the images are listed again.
+        A change of one image does not supersede a list, which may take long, but is applied to its answer. Only a list
+        that ended first, or a new connection, supersedes it; then the images are listed again.
         """
         while True:
             with self._reads.reading(IMAGES, lock=self._changed) as read:
                 with self._changed:
                     self._reads.supersede(ONE_IMAGE)
                 listed = self._engine.list_images()
-                details = self._details.of_listed(self._engine, listed)
-                images = ImageIndex(translate.image_record(image, details.get(image.id)) for image in listed)
+                known = self._index
+                index = ImageIndex(
+                    translate.record_from_image_list(image, known=known.get(ImageId(image.id))) for image in listed
+                )
                 with self._changed:
                     if not read.superseded:
-                        self._reads.supersede(IMAGES)
-                        self._reads.supersede(ONE_IMAGE)
-                        self._index = reduce(lambda index, update: update(index), read.updates, images)
-                        self._listed.complete_sync(self._listed.begin_sync())
+                        self._publish_list_locked(index, read)
                         return
 
-    def ensure_fresh(self) -> None:
-        """List the images once more, after this call; one list serves all callers that come before it begins."""
-        self._coalesced.do()
-
     def refresh_one(self, reference: str) -> ImageRecord | None:
-        """Inspect one image and publish it, which costs much less than a list. None if Docker has none of this name.
+        """Inspect one image, by its id or any name, and publish it. None if Docker has none of this name.
 
-        Raise what the inspect raises otherwise; the images then stay as they are.
+        Raise what the inspect raises otherwise; the images then stay as they are. Docker reports no change of an image
+        whose tag another one has taken, so that one is inspected as well.
         """
         while True:
             with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
                 try:
                     inspect = self._engine.inspect_image(reference)
                 except NotFound:
-                    return None
-                record = translate.image_record(inspect, inspect)
+                    return self._note_missing(reference, read)
+                record = translate.record_from_image(inspect)
                 with self._changed:
-                    if not read.superseded:
-                        self._reads.supersede(ONE_IMAGE)
-                        self._reads.apply_update(IMAGES, partial(ImageIndex.with_record, record=record))
-                        self._index = self._index.with_record(record)
-                        return record
+                    if self._is_current_locked(record, read):
+                        losers = self._publish_locked(record, read.began)
+                        break
+        for loser in losers:
+            self.refresh_one(loser)
+        return self.last_known(record.id)
 
     def lookup(self, reference: str) -> ImageRecord | None:
-        """Find one image by an inspect, while not all images are known. Raise InvalidArgument for no reference."""
-        ImageIndex(()).find(reference)
+        """Ask Docker for one image, named in any form. Raise InvalidArgument for what is no reference."""
+        if references.image_id(reference) is None:
+            canonical = references.canonical(reference)
+            # A prefix of an id looks like a name, too: that is left to Docker.
+            reference = canonical if "@" in reference else reference
         return self.refresh_one(reference)
 
-    def forget(self, image_id: ImageId) -> None:
-        """Remove the record of an image that has been removed, when the images cannot be listed."""
-        with self._changed:
-            self._reads.supersede(ONE_IMAGE)
-            self._reads.apply_update(IMAGES, partial(ImageIndex.without, image_id=image_id))
-            self._index = self._index.without(image_id)
+    @contextmanager
+    def removal(self, image_id: ImageId) -> Iterator[None]:
+        """Drop an image at the end of the block, in which Docker removes it.
+
+        Another call may have brought it again and published it meanwhile; then Docker is asked.
+        """
+        with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
+            yield
+            with self._changed:
+                is_certain = not _is_superseded(read, image_id)
+                if is_certain:
+                    self._forget_locked(image_id, self._clock())
+        if not is_certain:
+            self.refresh_one(image_id)
 
     def confirm(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
         """Confirm that Docker had this image under this name at the time `since`, ns by the monotonic clock.
@@ -206,7 +236,55 @@ class ImageView:
             record = None if self._listed.outage else self._index.find(reference)
             if record is None or record.id != image_id:
                 return None
-            self._reads.supersede(ONE_IMAGE)
-            update = partial(ImageIndex.with_name, reference=reference, record=record)
-            self._reads.apply_update(IMAGES, update, since=since)
+            name, offset = references.canonical(reference), self._clock().offset
+            self._reads.note_published(ONE_IMAGE, (record.id, name))
+            self._reads.apply_update(IMAGES, lambda index: index.add_name(name, record), since=since)
+            self._asked[name] = Moment(since + offset, offset)
             return record
+
+    # Internals
+
+    def _is_current_locked(self, record: ImageRecord, read: Read) -> bool:
+        """Whether nothing newer has been published since the inspect of an image began.
+
+        One that equals the latest record is as good: both are the state at one moment.
+        """
+        return record == self._index.get(record.id) or not _is_superseded(read, record.id, *record.repo_tags)
+
+    def _note_missing(self, reference: str, read: Read) -> ImageRecord | None:
+        """Publish that Docker has no image of this id or name. Return one that has come meanwhile."""
+        with self._changed:
+            known = self._index.find_any(reference)
+            if known is None:
+                return None
+            if known.id == reference and not _is_superseded(read, known.id):
+                self._forget_locked(known.id, read.began)
+                return None
+        self.refresh_one(known.id)  # Docker may still have it, under other names
+        return self.last_known(reference)
+
+    def _publish_list_locked(self, index: ImageIndex, read: Read) -> None:
+        self._reads.supersede(IMAGES)
+        self._reads.supersede(ONE_IMAGE)
+        for update in read.updates:
+            update(index)
+        self._index = index
+        self._asked = {key: moment for key, moment in self._asked.items() if moment.wall >= read.began.wall}
+        self._listed.complete_sync(self._listed.begin_sync())
+
+    def _publish_locked(self, record: ImageRecord, asked: Moment) -> list[ImageId]:
+        """Publish the record of one image; return the others that have lost a tag to it."""
+        self._reads.note_published(ONE_IMAGE, (record.id, *record.repo_tags))
+        self._reads.apply_update(IMAGES, lambda index: index.put(record))
+        self._asked[record.id] = asked
+        return self._index.put(record)
+
+    def _forget_locked(self, image_id: ImageId, asked: Moment) -> None:
+        self._reads.note_published(ONE_IMAGE, (image_id,))
+        self._reads.apply_update(IMAGES, lambda index: index.remove(image_id))
+        self._asked[image_id] = asked
+        self._index.remove(image_id)
+
+
+def _is_superseded(read: Read, image_id: ImageId, *tags: str) -> bool:
+    return read.superseded or not read.published.isdisjoint((image_id, *tags))

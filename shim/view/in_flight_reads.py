@@ -4,11 +4,12 @@ Two inspects of one container that overlap may answer in any order, and nothing 
 So the one that ends first, or a removal, supersedes every other read of the same object: that one is repeated, not
 published. A caller that reads because something has changed thus always sees that change. A list of all images is not
 repeated when one of them changes, or steady pulls would never let a slow list end: the change is applied to its answer.
+Which image an inspect by name is of shows only in the answer, so such a read notes what has been published meanwhile.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -41,13 +42,15 @@ def this_moment() -> Moment:
 class Read:
     """One call to Docker that has not been answered yet."""
 
-    __slots__ = ("began", "superseded", "updates")
+    __slots__ = ("began", "published", "superseded", "updates")
 
     def __init__(self, began: Moment) -> None:
         self.began = began
         self.superseded = False
         """Whether something newer has been published since the call began."""
-        self.updates: list[Callable[[ImageIndex], ImageIndex]] = []
+        self.published: set[str] = set()
+        """Ids and names of the images that have been published or removed since then."""
+        self.updates: list[Callable[[ImageIndex], object]] = []
         """Changes of single images since then, oldest first, to be applied to the answer."""
 
 
@@ -87,7 +90,12 @@ class InFlightReads:
         for read in self._reads.get(key, ()):
             read.superseded = True
 
-    def apply_update(self, key: str, update: Callable[[ImageIndex], ImageIndex], *, since: int | None = None) -> None:
+    def note_published(self, key: str, names: Iterable[str]) -> None:
+        """Note in the reads of `key` in flight that an image with this id and these names has been published."""
+        for read in self._reads.get(key, ()):
+            read.published.update(names)
+
+    def apply_update(self, key: str, update: Callable[[ImageIndex], object], *, since: int | None = None) -> None:
         """Have an update applied to the answers of the reads of `key` in flight, which stay valid.
 
         `since` is when the update was true, ns by the monotonic clock: reads that began later already include it.

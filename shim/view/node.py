@@ -109,7 +109,12 @@ class NodeView:
         self._last_event_at = 0
         self._resynced: float | None = None
         self.images = ImageView(
-            engine, changed=self._changed, availability=self._availability, reads=reads, timeout=sync_timeout
+            engine,
+            changed=self._changed,
+            availability=self._availability,
+            reads=reads,
+            timeout=sync_timeout,
+            clock=clock,
         )
         """The images of the node."""
 

@@ -154,8 +154,17 @@ class ImageRecord:
     """Canonical: `docker.io/library/busybox@sha256:...`; sorted."""
     size: int
     """Bytes."""
-    user: str
+    parent: ImageId = _NO_IMAGE
+    """The image that it was built from on this node; empty for most."""
+    inspected: bool = False
+    """Whether what follows is known, which Docker's list does not have. It never changes."""
+    user: str = ""
     """`USER` of the image: name or uid, perhaps with `:group`."""
     entrypoint: tuple[str, ...] = ()
     architecture: str = ""
     """By its name in images, such as amd64."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its tags and digests."""
+        return (*self.repo_tags, *self.repo_digests)

@@ -1,17 +1,20 @@
-"""The workers of the view's queue: each inspects a container that may have changed, or lists the images."""
+"""The workers of the view's queue: each inspects a container or an image that may have changed, or lists the images."""
 
 import sys
 import threading
+import time
 from functools import partial
 
 import structlog
 
 from shim.base import deadline
-from shim.domain.errors import Cancelled, ShimError, Unavailable
+from shim.domain import references
+from shim.domain.errors import Cancelled, InvalidArgument, ShimError, Unavailable
 from shim.engine.hanging import answered_within
 from shim.view.image_view import IMAGES
 from shim.view.inspector import Fallback
 from shim.view.node import NodeView
+from shim.view.pace import Pace
 from shim.view.translate import inspect_failed
 from shim.view.work_queue import WorkQueue
 
@@ -21,12 +24,21 @@ SLOW_WORKERS = 3
 UNKNOWN_AFTER = 2
 """An inspect that fails after so many failures makes the state UNKNOWN; not the first, since kubelets kill a container
 that is. Failures while Docker cannot be reached are not those of a container."""
-LIST_SECONDS = 60.0
-"""Bound on listing all images and inspecting those that are new. What has been inspected by then is kept."""
-BURST_SECONDS = 0.02
-"""From a change of the images to the list of them. A build, a removal, a pull of several come as many events; and what
-an RPC has changed it has refreshed itself, with less for Docker to do at the same time."""
+LIST_SECONDS = 300.0
+"""Bound on listing all images: the containerd image store takes 16 s for 3,000."""
+LIST_SHARE = 0.001
+"""Of the time that Docker may be busy with such lists."""
+LONGEST_PERIOD = 3600.0
+"""Seconds between two lists at most."""
+INSPECTED_AT_START = 200
+"""Images up to which all are inspected after a list, so that lists have their users. Of more images only those are that
+somebody asks for, or that change: Docker would need seconds to minutes for all."""
+BURST_SECONDS = 0.1
+"""From an event to the inspect of its image. A build, a load or a pull of an image comes as several events; and what an
+RPC has changed it has published itself, mostly before this time is over."""
 
+_IMAGE = "image "
+"""Begins the keys of single images."""
 _ALWAYS = sys.maxsize
 """A time, ns since the epoch, after which no inspect has begun: so the container is inspected in any case."""
 
@@ -34,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refresher:
-    """Inspects the containers in the queue, and lists the images when they are in it. Thread-safe."""
+    """Inspects the containers and images in the queue, and lists the images when they are in it. Thread-safe."""
 
     def __init__(self, view: NodeView, *, inspect_seconds: float, retry_seconds: float) -> None:
         """`inspect_seconds` bounds one inspect, `retry_seconds` is the wait after the first failure."""
@@ -44,7 +56,10 @@ class Refresher:
         self._queue = WorkQueue(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
         self._lock = threading.Lock()
         self._stamps: dict[str, int] = {}
-        """The time of the last event of each queued container; an inspect that began after it is new enough."""
+        """The time of the last event of each queued object; an inspect that began after it is new enough."""
+        self._pace = Pace()
+        self._list_due = 0.0
+        """When the images are to be listed again, by the monotonic clock."""
         self._scope = deadline.Scope()
         self._threads = [
             threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
@@ -66,10 +81,10 @@ class Refresher:
         """Return the state of the queue, for people."""
         return self._queue.row()
 
-    def enqueue(self, container_id: str) -> None:
-        """Queue an inspect that begins after this call."""
-        self._note(container_id, _ALWAYS)
-        self._queue.add(container_id)
+    def enqueue(self, key: str) -> None:
+        """Queue an inspect, of a container by its id, that begins after this call."""
+        self._note(key, _ALWAYS)
+        self._queue.add(key)
 
     def enqueue_changed(self, container_id: str, *, stamp: int, after: float) -> None:
         """Queue an inspect after an event of Docker's of the time `stamp`, ns since the epoch, 0 if not known.
@@ -79,9 +94,20 @@ class Refresher:
         self._note(container_id, stamp or _ALWAYS)
         self._queue.add_after(container_id, after)
 
+    def enqueue_image(self, reference: str, *, stamp: int) -> None:
+        """Queue an inspect of one image after an event of Docker's, as `enqueue_changed`."""
+        if references.image_id(reference) is None:  # what was pulled
+            try:
+                reference = references.canonical(reference)
+            except InvalidArgument:  # the next list has it
+                return
+        self._note(_IMAGE + reference, stamp or _ALWAYS)
+        self._queue.add_after(_IMAGE + reference, BURST_SECONDS)
+
     def enqueue_images(self) -> None:
-        """Queue a list of the images that begins after this call, at the end of the burst."""
-        self._queue.add_after(IMAGES, BURST_SECONDS)
+        """Queue a list of the images if one is due."""
+        if time.monotonic() >= self._list_due:
+            self._queue.add(IMAGES)
 
     def enqueue_images_now(self) -> None:
         """Queue a list of the images that begins after this call, at once and whatever has failed before."""
@@ -105,8 +131,11 @@ class Refresher:
                 self._queue.done(key)
 
     def _process(self, key: str) -> None:
+        stamp = self._take_stamp(key)
         try:
-            succeeded = self._view.inspected_after(key, self._take_stamp(key)) or self._try_refresh(key)
+            if key.startswith(_IMAGE) and self._postpone(key, stamp):
+                return
+            succeeded = self._is_known(key, stamp) or self._try_refresh(key)
         except (Unavailable, Cancelled):
             # Docker is gone, or the shim is stopping: this is no failure of the container.
             self._queue.add_after(key, self._retry_seconds)
@@ -115,6 +144,23 @@ class Refresher:
             self._queue.forget(key)
         else:
             self._queue.add_rate_limited(key)
+
+    def _postpone(self, key: str, stamp: int) -> bool:
+        """Queue an image once more, and return True, if it has to be inspected and it is not its turn yet."""
+        if self._is_known(key, stamp):
+            self._pace.drop(key)
+            return False
+        wait = self._pace.wait(key)
+        if wait:
+            self._note(key, stamp)
+            self._queue.add_after(key, wait)
+        return bool(wait)
+
+    def _is_known(self, key: str, stamp: int) -> bool:
+        """Whether an RPC has inspected a container or image after its last event."""
+        if key.startswith(_IMAGE):
+            return self._view.images.asked_after(key.removeprefix(_IMAGE), stamp)
+        return self._view.inspected_after(key, stamp)
 
     def _note(self, container_id: str, stamp: int) -> None:
         with self._lock:
@@ -131,10 +177,15 @@ class Refresher:
         return self._refresh(key, seconds=self._inspect_seconds, fallback=fallback)
 
     def _refresh(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:
-        """Refresh a container or the images, and return whether that succeeded. Raise Unavailable and Cancelled."""
+        """Refresh a container, an image or all images, and return whether that succeeded.
+
+        Raise Unavailable and Cancelled.
+        """
         try:
             if key == IMAGES:
                 self._refresh_images()
+            elif key.startswith(_IMAGE):
+                self._refresh_image(key)
             else:
                 with deadline.bound(seconds):
                     self._view.refresh_container(key, fallback=fallback)
@@ -143,15 +194,24 @@ class Refresher:
         except ShimError as error:
             self._log_first_failure(key, error)
             return False
-        except Exception:  # an unforeseen answer must not end the thread that inspects all other containers
+        except Exception:  # an unforeseen answer must not end the thread that inspects all other objects
             log.exception("refresh failed", key=key)
             return False
         return True
 
+    def _refresh_image(self, key: str) -> None:
+        began = time.monotonic()
+        try:
+            with answered_within(self._inspect_seconds, what=f"inspect {key}"):
+                self._view.images.refresh_one(key.removeprefix(_IMAGE))
+        finally:
+            self._pace.end(key, seconds=time.monotonic() - began)
+
     def _refresh_images(self) -> None:
         """List the images; keep the cause of a failure, which reads of images are refused with."""
+        began = time.monotonic()
         try:
-            with answered_within(LIST_SECONDS, what="list docker's images and inspect the new ones"):
+            with answered_within(LIST_SECONDS, what="list docker's images"):
                 self._view.images.refresh()
         except Cancelled:
             raise
@@ -159,6 +219,12 @@ class Refresher:
             self._view.images.note_failure(error)
             # Unavailable as well: the containers are known, so it is the image store, and retried with backoff.
             raise ShimError(str(error)) from error
+        ended = time.monotonic()
+        self._list_due = ended + min((ended - began) / LIST_SHARE, LONGEST_PERIOD)
+        without_user = self._view.images.not_inspected()
+        if len(without_user) <= INSPECTED_AT_START:
+            for image_id in without_user:
+                self.enqueue(_IMAGE + image_id)
 
     def _log_first_failure(self, key: str, error: ShimError) -> None:
         if not self._queue.num_requeues(key):

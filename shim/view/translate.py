@@ -333,25 +333,54 @@ def _container_record(
     )
 
 
-def image_record(listed: ImageSummary | ImageInspect, detail: ImageInspect | None) -> ImageRecord:
-    """Return the record of an image.
-
-    `detail` is None for one that cannot be inspected: without its user it counts as one of root, which a pod that
-    refuses root will not run. On the containerd image store only the inspect has all digests.
-    """
-    names = listed if detail is None else detail
-    settings = detail.config if detail else None
-    # For an image pulled by digest the containerd store names that digest a tag.
-    tags = [tag for tag in names.repo_tags or () if "@" not in tag]
+def record_from_image(image: ImageInspect) -> ImageRecord:
+    """Return the record of an image that was inspected."""
+    settings = image.config
     return ImageRecord(
-        id=ImageId(listed.id),
-        repo_tags=_canonical(tags),
-        repo_digests=_canonical(names.repo_digests),
-        size=listed.size,
+        id=ImageId(image.id),
+        repo_tags=_tags(image.repo_tags),
+        repo_digests=_canonical(image.repo_digests),
+        size=image.size_on_disk,
+        parent=ImageId(image.parent),
+        inspected=True,
         user=settings.user if settings else "",
         entrypoint=tuple((settings and settings.entrypoint) or ()),
-        architecture=detail.architecture if detail else "",
+        architecture=image.architecture,
     )
+
+
+def record_from_image_list(image: ImageSummary, *, known: ImageRecord | None) -> ImageRecord:
+    """Return the record of an image that was listed; what no list has is taken from `known`.
+
+    Without its user an image counts as one of root, which a pod that refuses root will not run.
+    """
+    listed = ImageRecord(
+        id=ImageId(image.id),
+        repo_tags=_tags(image.repo_tags),
+        repo_digests=_canonical(_all_digests(image)),
+        size=image.size,
+        parent=ImageId(image.parent_id),
+    )
+    if known is None or not known.inspected:
+        return listed
+    user, entrypoint, architecture = known.user, known.entrypoint, known.architecture
+    return replace(listed, inspected=True, user=user, entrypoint=entrypoint, architecture=architecture)
+
+
+def _tags(spellings: list[str] | None) -> tuple[str, ...]:
+    """Return the tags. For an image pulled by digest the containerd store names that digest a tag."""
+    return _canonical([spelling for spelling in spellings or () if "@" not in spelling])
+
+
+def _all_digests(image: ImageSummary) -> list[str]:
+    """Return the digests of a listed image. The list of the containerd store has them for some of its names only.
+
+    There the id is the digest of the manifest, in all repositories.
+    """
+    digests = image.repo_digests or []
+    if not any(digest.endswith(f"@{image.id}") for digest in digests):
+        return digests
+    return [*digests, *(f"{references.parse(tag).name}@{image.id}" for tag in _tags(image.repo_tags))]
 
 
 def _canonical(spellings: list[str] | None) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The informer's reflector: lists all containers, then watches Docker's events, and does both again after a disconnect.
 
-Images are listed beside that and retried by themselves: the view of containers does not wait for them.
+Images are listed beside that, at each connection and seldom: the view of containers does not wait for them.
 
 An event only names an object that may have changed: what is published comes from an inspect that began after it. So
 events may come twice or out of order. What a lost event would have shown is found by the resync each minute, which also
@@ -297,7 +297,7 @@ class Watcher:
         if event.type == "container":
             self._handle_container_event(event)
         elif event.type == "image" and event.action in IMAGE_ACTIONS:
-            self._refresher.enqueue_images()
+            self._refresher.enqueue_image(event.actor.id, stamp=event.time_nano)
 
     def _handle_container_event(self, event: Event) -> None:
         container_id = event.actor.id

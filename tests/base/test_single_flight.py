@@ -4,13 +4,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
 from shim.base import deadline
 from shim.base.deadline import Scope
-from shim.base.single_flight import CoalescedRefresh, SingleFlight
+from shim.base.single_flight import SingleFlight
 from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound
 
 SECONDS = 10.0
@@ -264,15 +263,11 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
 
 
 def test_without_a_thread_the_work_fails_once(single_flight: SingleFlight[str], shortage: Shortage) -> None:
-    refresh = CoalescedRefresh(lambda: "left", what="the work")
     shortage.go_on.set()
     with deadline.bound(SECONDS):
-        with shortage():
-            for call in (partial(single_flight.do, "k", lambda: "done", what="the work"), refresh.do):
-                with pytest.raises(RuntimeError, match="can't start new thread"):
-                    call()
+        with shortage(), pytest.raises(RuntimeError, match="can't start new thread"):
+            single_flight.do("k", lambda: "done", what="the work")
         assert single_flight.do("k", lambda: "done", what="the work") == "done"
-        assert refresh.do() == "left"
 
 
 def test_without_a_thread_all_waiters_get_the_error(crowd: Crowd, shortage: Shortage) -> None:
@@ -285,73 +280,3 @@ def test_without_a_thread_all_waiters_get_the_error(crowd: Crowd, shortage: Shor
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 caller.result(SECONDS)
     assert crowd.join(lambda: "done").result(SECONDS) == "done"
-
-
-# --- CoalescedRefresh -------------------------------------------------------------------------------------------
-
-
-class Runs:
-    """Work that gives the number of its run; each waits until it is let go."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-        self.started = threading.Semaphore(0)
-        self.go_on = threading.Semaphore(0)
-
-    def __call__(self) -> int:
-        self.begun += 1
-        number = self.begun
-        self.started.release()
-        assert self.go_on.acquire(timeout=SECONDS)
-        return number
-
-
-def test_who_comes_while_the_work_is_done_waits_for_the_next_time() -> None:
-    runs = Runs()
-    refresh = CoalescedRefresh(runs, what="the work")
-    with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(refresh.do)
-        assert runs.started.acquire(timeout=SECONDS)
-        late = [pool.submit(refresh.do) for _ in range(4)]
-        with pytest.raises(TimeoutError):
-            late[-1].result(0.1)
-        runs.go_on.release(2)
-        assert first.result(SECONDS) == 1
-        assert [each.result(SECONDS) for each in late] == [2] * 4
-
-
-def test_a_request_after_a_run_starts_another() -> None:
-    runs = Runs()
-    runs.go_on.release(2)
-    refresh = CoalescedRefresh(runs, what="the work")
-    assert [refresh.do(), refresh.do()] == [1, 2]
-
-
-def test_a_run_that_has_lost_its_callers() -> None:
-    runs = Runs()
-    refresh = CoalescedRefresh(runs, what="the work")
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(refresh.do)
-        assert runs.started.acquire(timeout=SECONDS)
-        with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="the work"):
-            refresh.do()
-        runs.go_on.release(3)
-        assert first.result(SECONDS) == 1
-    assert refresh.do() >= 2
-
-
-def test_callers_who_give_up_while_a_run_hangs_leave_no_thread(crowd: Crowd) -> None:
-    """They wait for the next run, which cannot begin: each would otherwise leave a thread behind."""
-    work = Work()
-    refresh = CoalescedRefresh(work, what="the list")
-    with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(refresh.do)
-        assert work.started.wait(SECONDS)
-        before = threading.active_count()
-        for _ in range(30):
-            with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
-                refresh.do()
-        # One thread may be on its way out, and is used again by the next caller.
-        assert threading.active_count() - before <= 3
-        work.go_on.set()
-        assert hanging.result(SECONDS) == "done"

@@ -70,8 +70,12 @@ CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
     "create exec": (lambda e: e.create_exec(ID, body={}), f"POST {V}/containers/{ID}/exec", {"Id": "x"}),
     "inspect exec": (lambda e: e.inspect_exec("x"), f"GET {V}/exec/x/json", {}),
     "list images": (lambda e: e.list_images(), f"GET {V}/images/json", []),
-    "inspect image": (lambda e: e.inspect_image("a.b/c:1"), f"GET {V}/images/a.b/c:1/json", {"Id": "sha256:i"}),
-    "remove image": (lambda e: e.remove_image("a/b:1"), f"DELETE {V}/images/a/b:1?force=True&noprune=False", []),
+    "inspect image": (
+        lambda e: e.inspect_image("a.b/c:1"),
+        f"GET {V}/images/a.b/c:1/json?manifests=1",
+        {"Id": "sha256:i"},
+    ),
+    "remove image": (lambda e: e.remove_image("a/b:1"), f"DELETE {V}/images/a/b:1?force=False&noprune=False", []),
 }
 
 

@@ -50,7 +50,7 @@ class FakeImages(Orders):
 
     def list_images(self) -> list[ImageSummary]:
         with self._entered("list_images"):
-            return [image.summary() for image in self.images]
+            return [image.summary() for image in self.images if image.tags + image.digests or not self._children(image)]
 
     def inspect_image(self, reference: str) -> ImageInspect:
         with self._entered("inspect_image", reference):
@@ -70,16 +70,30 @@ class FakeImages(Orders):
 
     def remove_image(self, reference: str) -> None:
         with self._entered("remove_image", reference):
-            image = self._find_image(reference, what="remove image")
-            if familiar(reference) in image.tags + image.digests:
-                self._untag(image, familiar(reference))
-            elif users := self._users(image):
-                raise FailedPrecondition(f"remove image {reference}: running container {users[0].id} uses it")
-            else:
-                image.tags, image.digests = [], []
-            if not image.tags and not self._users(image):
+            image, name = self._find_image(reference, what="remove image"), familiar(reference)
+            by_name = name in image.tags + image.digests
+            if by_name and len(image.tags) > 1:
+                self._untag(image, name)
+                return
+            self._check_removable(image, reference, by_name=by_name)
+            image.tags, image.digests = [], []
+            self._emit("image", "untag", image.id, {})
+            if not self._children(image):
                 self.images.remove(image)
                 self._emit("image", "delete", image.id, {})
+
+    def _check_removable(self, image: FakeImage, reference: str, *, by_name: bool) -> None:
+        """Refuse what Docker refuses without force."""
+        what = f"remove image {reference}: conflict: unable to delete"
+        if not by_name and self._children(image):
+            raise FailedPrecondition(f"{what} (cannot be forced) - image has dependent child images")
+        if not by_name and len(image.tags) > 1:
+            raise FailedPrecondition(f"{what} (must be forced) - image is referenced in multiple repositories")
+        if users := [it for it in self.containers.values() if it.image is image]:
+            raise FailedPrecondition(f"{what} (must be forced) - image is being used by container {users[0].id[:12]}")
+
+    def _children(self, image: FakeImage) -> list[FakeImage]:
+        return [other for other in self.images if other.parent == image.id]
 
     def _made_image(self, reference: str, settings: ImageSettings | None, *, size: int) -> FakeImage:
         name = familiar(reference)
@@ -115,9 +129,6 @@ class FakeImages(Orders):
         kept = {tag.rpartition(":")[0] for tag in image.tags}
         image.digests = [digest for digest in image.digests if digest != name and digest.partition("@")[0] in kept]
         self._emit("image", "untag", image.id, {})
-
-    def _users(self, image: FakeImage) -> list[FakeContainer]:
-        return [it for it in self.containers.values() if it.running and it.image is image]
 
     def _now(self) -> int:
         """Give the time, later each time than before."""

@@ -53,6 +53,7 @@ class FakeImage:
     files: dict[str, FakeFile] = field(default_factory=dict)
     """By absolute path."""
     architecture: str = "amd64"
+    parent: str = ""
 
     def inspect(self) -> ImageInspect:
         return ImageInspect(
@@ -60,6 +61,7 @@ class FakeImage:
             repo_tags=self.tags[:],
             repo_digests=self.digests[:],
             size=self.size,
+            parent=self.parent,
             config=self.settings,
             architecture=self.architecture,
         )
@@ -70,7 +72,7 @@ class FakeImage:
             repo_tags=self.tags[:],
             repo_digests=self.digests[:],
             size=self.size,
-            labels=self.settings.labels,
+            parent_id=self.parent,
         )
 
     def is_called(self, reference: str) -> bool:

@@ -16,8 +16,8 @@ OTHER = "r.example/pause:9"
 def test_present(rt: Runtime, engine: FakeEngine) -> None:
     image = rt.view.images.find(PAUSE)
     assert image is not None
-    assert ensure_image(rt, reference=PAUSE) == image
-    assert ensure_image(rt, reference=image.id) == image
+    assert ensure_image(rt, reference=PAUSE).id == image.id
+    assert ensure_image(rt, reference=image.id).id == image.id
     assert engine.calls_of("pull_image") == []
 
 

@@ -22,7 +22,7 @@ def listed(rt: Runtime, name: str = "") -> list[pb.Image]:
 
 def add(rt: Runtime, engine: FakeEngine, reference: str, user: str = "") -> str:
     image_id = engine.add_image(reference, ImageSettings(user=user))
-    rt.view.images.refresh()
+    rt.view.images.lookup(image_id)
     return image_id
 
 

@@ -6,14 +6,13 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from shim.domain.ids import ImageId
 from shim.image.remove import remove_image
 from shim.image.status import image_status
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
-
-HAS_CHILDREN = FailedPrecondition("conflict: unable to delete (cannot be forced) - image has dependent child images")
 
 
 def remove(rt: Runtime, name: str) -> None:
@@ -64,9 +63,7 @@ def test_a_bad_name(rt: Runtime) -> None:
 
 
 def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
-    with engine.held("list_images"):  # the watcher's refresh
-        engine.add_image("r.example/new:1")
-        assert rt.view.images.find("r.example/new:1") is None
+    engine.add_image("r.example/new:1")
     remove(rt, "r.example/new:1")
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
 
@@ -83,12 +80,18 @@ def test_a_name_that_has_gone_to_another_image_a_moment_ago(rt: Runtime, engine:
     assert new not in engine.images
 
 
-def test_an_id_is_not_looked_up(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_id_costs_one_call(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
     engine.calls.clear()
     remove(rt, found)
-    methods = [method for method, _ in engine.calls]
-    assert methods[0] == "remove_image"
+    assert engine.calls == [("remove_image", found)]
+
+
+def test_a_name_costs_one_inspect_and_one_removal(rt: Runtime, engine: FakeEngine) -> None:
+    found = image_id(rt)
+    engine.calls.clear()
+    remove(rt, BUSYBOX)
+    assert engine.calls == [("inspect_image", BUSYBOX), ("remove_image", found)]
 
 
 def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
@@ -103,7 +106,17 @@ def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
         gate.wait_entered()
         engine.release(gate)
         assert [removal.result(10) for removal in removals] == [False] * 5
-    assert engine.calls_of("remove_image") == [found]
+
+
+def test_sixteen_images_at_once_cost_a_removal_each(rt: Runtime, engine: FakeEngine) -> None:
+    ids = [engine.add_image(f"r.example/app{number}:1") for number in range(16)]
+    rt.view.images.refresh()
+    engine.calls.clear()
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda found: remove(rt, found), ids))
+    assert sorted(engine.calls_of("remove_image")) == sorted(ids)
+    assert engine.calls_of("list_images") == []
+    assert not {image.id for image in rt.view.images.all()} & set(ids)
 
 
 def test_removed_by_others_meanwhile(rt: Runtime, engine: FakeEngine) -> None:
@@ -111,14 +124,59 @@ def test_removed_by_others_meanwhile(rt: Runtime, engine: FakeEngine) -> None:
     remove(rt, BUSYBOX)
 
 
-@pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
-def test_in_use_is_refused_with_the_user_named(rt: Runtime, engine: FakeEngine, *, start: bool) -> None:
-    sandbox = ready_pod(rt)
-    container = running(rt, sandbox, "app") if start else created(rt, sandbox, "app")
-    with pytest.raises(FailedPrecondition, match=rf"in use by container app \({container[:12]}\)"):
+def test_an_image_that_was_pulled_again_meanwhile_stays_known(rt: Runtime, engine: FakeEngine) -> None:
+    found = image_id(rt)
+    with rt.view.images.removal(ImageId(found)):
+        engine.remove_image(found)
+        engine.add_image(BUSYBOX)
+        assert rt.view.images.lookup(BUSYBOX) is not None
+    assert rt.view.images.find(found) is not None
+
+
+# --- in use -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["running", "created", "exited"])
+@pytest.mark.parametrize("tags", [[], ["r.example/other:1"]], ids=["one tag", "two tags"])
+@pytest.mark.parametrize("by", ["id", "tag"])
+def test_an_image_that_a_container_uses_keeps_all_its_names(
+    rt: Runtime, engine: FakeEngine, state: str, tags: list[str], by: str
+) -> None:
+    found = image_id(rt)
+    next(image for image in engine.images if image.id == found).tags.extend(tags)
+    container = engine.create_container(name="of-a-user", body={"Image": BUSYBOX})
+    if state != "created":
+        engine.start_container(container)
+    if state == "exited":
+        engine.exit_container(container)
+    words = rf"in use by {state} container of-a-user \({container[:12]}\); remove the container first"
+    with pytest.raises(FailedPrecondition, match=words):
+        remove(rt, found if by == "id" else BUSYBOX)
+    assert all(present(rt, name) for name in (found, BUSYBOX, *tags))
+
+
+def test_an_image_of_a_pod_is_in_use_until_its_container_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt), "app")
+    engine.exit_container(container)
+    rt.view.refresh_container(container)
+    with pytest.raises(FailedPrecondition, match=rf"in use by exited container k8s_app_\S+ \({container[:12]}\)"):
         remove(rt, BUSYBOX)
-    assert present(rt, BUSYBOX)
-    assert "remove_image" not in {call for call, _ in engine.calls}
+    engine.remove_container(container)
+    remove(rt, BUSYBOX)
+    assert not present(rt, BUSYBOX)
+
+
+def test_pause_is_in_use(rt: Runtime) -> None:
+    pause = ready_pod(rt)
+    with pytest.raises(FailedPrecondition, match=rf"in use by running container k8s_POD_\S+ \({pause[:12]}\)"):
+        remove(rt, rt.config.pod_infra_container_image)
+
+
+def test_an_error_names_a_few_of_many_users(rt: Runtime, engine: FakeEngine) -> None:
+    for number in range(7):
+        engine.create_container(name=f"user{number}", body={"Image": BUSYBOX})
+    with pytest.raises(FailedPrecondition, match=r"user4 \(\w+\) and 2 more; remove"):
+        remove(rt, BUSYBOX)
 
 
 @pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
@@ -127,67 +185,41 @@ def test_a_mounted_image_is_in_use(rt: Runtime, engine: FakeEngine, *, start: bo
     rt.view.images.refresh()
     mount = pb.Mount(container_path="/model", image=pb.ImageSpec(image="model:1"), readonly=True)
     container = (running if start else created)(rt, ready_pod(rt), "app", mounts=[mount])
-    with pytest.raises(FailedPrecondition, match=rf"in use by container app \({container[:12]}\)"):
+    with pytest.raises(FailedPrecondition, match=rf"mounted by container k8s_app_\S+ \({container[:12]}\)"):
         remove(rt, "model:1")
     assert present(rt, "model:1")
     assert "remove_image" not in {call for call, _ in engine.calls}
 
 
-def test_an_ended_container_does_not_hold_its_image(rt: Runtime, engine: FakeEngine) -> None:
-    container = running(rt, ready_pod(rt))
-    engine.exit_container(container)
-    rt.view.refresh_container(container)
-    remove(rt, BUSYBOX)
-    assert not present(rt, BUSYBOX)
+# --- the parent of another image --------------------------------------------------------------------------
 
 
-def test_in_use_by_a_container_of_docker_alone(rt: Runtime, engine: FakeEngine) -> None:
-    container = engine.create_container(name="not-of-a-pod", body={"Image": BUSYBOX})
-    engine.start_container(container)
-    with pytest.raises(FailedPrecondition, match=container):
-        remove(rt, BUSYBOX)
-    assert present(rt, BUSYBOX)
+def built_from(engine: FakeEngine, parent: str) -> str:
+    child = engine.add_image("r.example/child:1")
+    next(image for image in engine.images if image.id == child).parent = parent
+    return child
 
 
 def test_an_image_others_were_built_from_loses_its_names(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
-    engine.fail_next("remove_image", HAS_CHILDREN)
+    child = built_from(engine, found)
+    rt.view.images.refresh()
     remove(rt, BUSYBOX)
     assert not present(rt, BUSYBOX)
-    assert found not in {image.id for image in engine.images}
+    assert not present(rt, found)
+    assert present(rt, child)
+    assert found not in {image.id for image in rt.view.images.all()}
 
 
-@pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
 def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
-    rt: Runtime, engine: FakeEngine, *, start: bool
-) -> None:
-    container = engine.create_container(name="not-of-a-pod", body={"Image": BUSYBOX})
-    if start:
-        engine.start_container(container)
-    engine.fail_next("remove_image", HAS_CHILDREN)
-    with pytest.raises(FailedPrecondition, match=rf"in use by container not-of-a-pod \({container[:12]}\)"):
-        remove(rt, BUSYBOX)
-    assert present(rt, BUSYBOX)
-    assert [subject for method, subject in engine.calls if method == "remove_image"] == [image_id(rt)]
-
-
-def test_an_image_others_were_built_from_keeps_its_names_while_a_sandbox_uses_it(
     rt: Runtime, engine: FakeEngine
 ) -> None:
-    pause = ready_pod(rt)
-    engine.fail_next("remove_image", HAS_CHILDREN)
-    with pytest.raises(FailedPrecondition, match=rf"in use by container k8s_POD_\S+ \({pause[:12]}\)"):
-        remove(rt, rt.config.pod_infra_container_image)
-    assert present(rt, rt.config.pod_infra_container_image)
-
-
-def test_an_image_others_were_built_from_is_not_held_by_an_ended_container(rt: Runtime, engine: FakeEngine) -> None:
-    container = engine.create_container(name="not-of-a-pod", body={"Image": BUSYBOX})
-    engine.start_container(container)
-    engine.exit_container(container)
-    engine.fail_next("remove_image", HAS_CHILDREN)
-    remove(rt, BUSYBOX)
-    assert not present(rt, BUSYBOX)
+    found = image_id(rt)
+    built_from(engine, found)
+    engine.create_container(name="of-a-user", body={"Image": BUSYBOX})
+    with pytest.raises(FailedPrecondition, match="in use by created container of-a-user"):
+        remove(rt, found)
+    assert present(rt, BUSYBOX)
 
 
 def test_docker_out_of_reach(rt: Runtime, engine: FakeEngine) -> None:

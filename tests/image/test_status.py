@@ -1,7 +1,5 @@
 """ImageStatus: one image, or an empty answer."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import msgspec
 import pytest
 
@@ -13,8 +11,7 @@ from shim.image.status import image_status
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
-
-SECONDS = 10.0
+from tests.waits import wait_until
 
 
 def status(rt: Runtime, name: str, *, verbose: bool = False) -> pb.ImageStatusResponse:
@@ -52,28 +49,30 @@ def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:
     assert engine.calls == []
 
 
-def test_what_is_not_here_costs_one_list(rt: Runtime, engine: FakeEngine) -> None:
+def test_what_is_not_here_costs_one_inspect(rt: Runtime, engine: FakeEngine) -> None:
     engine.calls.clear()
     status(rt, "missing/image")
-    assert [method for method, _ in engine.calls] == ["list_images"]
+    assert engine.calls == [("inspect_image", "missing/image")]
 
 
-def test_concurrent_misses_of_an_image_share_a_refresh(rt: Runtime, engine: FakeEngine) -> None:
+def test_what_was_only_listed_is_inspected_for_its_user(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.view.refresh.INSPECTED_AT_START", 0)
+    image_id = engine.add_image("r.example/app:1", ImageSettings(user="www"))
+    engine.disconnect()
+    wait_until(lambda: rt.view.stats().outage)
+    engine.reconnect()
+    wait_until(lambda: not rt.view.stats().outage)
+    (listed,) = list_images(rt, filter=pb.ImageFilter(image=pb.ImageSpec(image=image_id)))
+    assert listed.username == ""
     engine.calls.clear()
-    with ThreadPoolExecutor(9) as pool:
-        with engine.held("list_images") as gate:
-            first = pool.submit(status, rt, "local/app:1")
-            gate.wait_entered()
-            others = [pool.submit(status, rt, name) for name in ["local/app:1", "missing/image"] * 4]
-            with pytest.raises(TimeoutError):
-                others[-1].result(0.2)
-        found = [other.result(SECONDS).HasField("image") for other in others]
-    assert (first.result().HasField("image"), found) == (False, [False] * 8)
-    assert [method for method, _ in engine.calls] == ["list_images"] * 2
+    assert [status(rt, image_id).image.username for _ in range(2)] == ["www"] * 2
+    assert engine.calls_of("inspect_image") == [image_id]
 
 
 def test_what_is_not_known_while_docker_is_away(rt: Runtime, engine: FakeEngine) -> None:
-    engine.fail_next("list_images", Unavailable("list images: docker cannot be reached"))
+    engine.fail_next("inspect_image", Unavailable("inspect image: docker cannot be reached"))
     with pytest.raises(Unavailable):
         status(rt, "missing/image")
 
@@ -108,5 +107,6 @@ def test_verbose(rt: Runtime, engine: FakeEngine) -> None:
 
 
 def test_removed_while_it_is_described(rt: Runtime, engine: FakeEngine) -> None:
+    status(rt, BUSYBOX)
     engine.fail_next("inspect_image", NotFound("inspect image: no such image"))
     assert status(rt, BUSYBOX, verbose=True) == pb.ImageStatusResponse()

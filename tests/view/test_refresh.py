@@ -113,6 +113,27 @@ def test_queued_images_are_listed(engine: FakeEngine, view: NodeView, refresher:
     wait_until(view.images.all)
 
 
+def test_an_event_that_names_no_image_is_passed_over(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+    refresher.enqueue_image("not://A Reference", stamp=0)
+    image_id = engine.add_image("busybox")
+    refresher.enqueue_image(image_id, stamp=0)
+    wait_until(lambda: view.images.last_known(image_id))
+    assert refresher.row()["failing"] == 0
+
+
+def test_an_image_that_an_rpc_has_published_since_the_event_is_not_inspected(
+    engine: FakeEngine, view: NodeView, refresher: Refresher
+) -> None:
+    image_id, other = engine.add_image("busybox"), engine.add_image("other")
+    stamp = time.time_ns()
+    view.images.lookup("busybox")
+    refresher.enqueue_image(image_id, stamp=stamp)
+    refresher.enqueue_image("busybox", stamp=stamp)
+    refresher.enqueue_image(other, stamp=stamp)
+    wait_until(lambda: view.images.last_known(other))
+    assert engine.calls_of("inspect_image") == ["busybox", other]
+
+
 def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     sandbox_id = create_sandbox(engine)
     hanging = [create_container(engine, sandbox_id, name=f"hangs-{n}") for n in range(WORKERS - 1)]

@@ -8,7 +8,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain import labels
-from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageSummary
+from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
 from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 from tests.view.samples import ENGINES, Recording, container, container_state
@@ -343,7 +343,7 @@ def test_an_exited_container_never_becomes_unknown(phase: pb.ContainerState, exp
 def test_image(recording: Recording) -> None:
     found = {
         record.repo_tags[0]: record
-        for record in (translate.image_record(image, recording.image_inspect(image.id)) for image in recording.images())
+        for record in (translate.record_from_image(recording.image_inspect(image.id)) for image in recording.images())
     }
     busybox = found["docker.io/library/busybox:latest"]
     assert busybox.repo_tags == ("docker.io/library/busybox:latest", "registry.example:5000/team/app:v1")
@@ -356,23 +356,40 @@ def test_image_of_the_containerd_store_has_all_its_digests() -> None:
     recording = RECORDINGS["28-containerd"]
     image = next(image for image in recording.images() if "busybox:latest" in (image.repo_tags or ()))
     digest = image.id
-    found = translate.image_record(image, recording.image_inspect(image.id))
+    found = translate.record_from_image_list(image, known=None)
     assert found.repo_digests == (
         f"docker.io/library/busybox@{digest}",
         f"registry.example:5000/team/app@{digest}",
     )
 
 
+@pytest.mark.parametrize("engine", RECORDINGS)
+def test_a_listed_image_has_the_names_and_the_size_of_an_inspected_one(engine: str) -> None:
+    recording = RECORDINGS[engine]
+    for image in recording.images():
+        inspect = recording.image_inspect(image.id)
+        inspected = translate.record_from_image(inspect)
+        listed = translate.record_from_image_list(image, known=inspected)
+        if inspect.size != image.size:  # of the containerd store, recorded without `manifests`
+            listed = replace(listed, size=inspected.size)
+        assert listed == inspected
+
+
+def test_the_size_of_the_containerd_store_is_that_on_disk() -> None:
+    answer = b'{"Id": "sha256:1", "Size": 5, "Manifests": [{"Size": {"Total": 9}}, {"Size": {"Total": 2}}]}'
+    assert translate.record_from_image(msgspec.json.decode(answer, type=ImageInspect)).size == 11
+
+
 def test_untagged_image_has_no_names() -> None:
     image = ImageSummary(id="sha256:1", repo_tags=["<none>:<none>"], repo_digests=["<none>@<none>"], size=3)
-    found = translate.image_record(image, None)
+    found = translate.record_from_image_list(image, known=None)
     assert (found.repo_tags, found.repo_digests, found.user, found.size) == ((), (), "", 3)
 
 
 def test_digest_among_the_tags_of_the_containerd_store_is_no_tag() -> None:
     digest = "registry.example/app@sha256:" + "ab" * 32
     image = ImageSummary(id="sha256:1", repo_tags=[digest], repo_digests=[digest])
-    found = translate.image_record(image, None)
+    found = translate.record_from_image_list(image, known=None)
     assert (found.repo_tags, found.repo_digests) == ((), (digest,))
 
 

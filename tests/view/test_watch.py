@@ -14,12 +14,11 @@ from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.base.gather import WIDTH
 from shim.domain import labels
 from shim.domain.errors import NotFound, ShimError, Unavailable
-from shim.engine.answers import ContainerSummary, Event, ImageInspect
+from shim.engine.answers import ContainerSummary, Event, ImageSettings
 from shim.engine.facts import EngineFacts
-from shim.view import image_index, refresh, translate
+from shim.view import refresh, translate
 from shim.view.availability import NOT_SYNCED
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.image_view import ImagesUnknown
@@ -490,9 +489,7 @@ def test_fault_in_the_reader_is_repaired_by_a_sync() -> None:
 
 @pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
 def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each inspect is bound, and would end by itself.
     monkeypatch.setattr(refresh, "LIST_SECONDS", deadline.LONGEST)
-    monkeypatch.setattr(image_index, "INSPECT_SECONDS", deadline.LONGEST)
     timings = replace(
         EAGER, inspect_timeout=deadline.LONGEST, sync_inspect_timeout=deadline.LONGEST, list_timeout=deadline.LONGEST
     )
@@ -624,56 +621,81 @@ def test_a_reconnect_with_a_sick_image_store_brings_the_pods_back(engine: FakeEn
 
 def test_images_that_are_known_stay_known_when_a_later_list_fails(engine: FakeEngine) -> None:
     image_id = engine.add_image("registry.example/app:v1")
-    with watching(engine) as view:
+    with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
         view.images.all()
         before = len(engine.calls_of("list_images"))
         engine.fail_next("list_images", *[ShimError("no luck")] * 3)
-        engine.emit("image", "pull", "app")
-        wait_until(lambda: len(engine.calls_of("list_images")) > before + 2)
+        wait_until(lambda: len(engine.calls_of("list_images")) > before + 3)
         assert view.images.find(image_id) is not None
 
 
 def test_a_list_from_before_the_loss_does_not_count(engine: FakeEngine) -> None:
     """Its changes since then may have been missed."""
     engine.add_image("registry.example/old:v1")
-    with watching(engine) as view:
+    with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
         view.images.all()
         with engine.held("list_images") as gate:
-            engine.emit("image", "pull", "any")
             gate.wait_entered()
             engine.disconnect()
             wait_until(lambda: is_out_of_reach(view))
             engine.images.clear()
             engine.reconnect()
             wait_until(lambda: not is_out_of_reach(view))
-            assert not view.images.is_listed(timeout=0)
+            assert not view.images.is_listed()
         assert view.images.all() == ()
 
 
-def test_images_whose_inspects_take_long_are_known_after_some_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(FakeEngine):
-        """Its inspects of images take a while, so that one pass is cut before its end."""
+# Images by the thousand
 
-        def inspect_image(self, reference: str) -> ImageInspect:
-            scope, end = deadline.current(), time.monotonic() + 0.05
-            while (left := end - time.monotonic()) > 0:
-                scope.check("inspect")
-                threading.Event().wait(min(0.01, left))
-            return super().inspect_image(reference)
 
-    monkeypatch.setattr(refresh, "LIST_SECONDS", 0.3)
-    engine = Slow()
-    ids = {engine.add_image(f"registry.example/i{number}:v1") for number in range(150)}
-    create_sandbox(engine)
-    with watching(engine, timings=replace(EAGER, images_wait=0.01)) as view:
-        assert len(view.sandboxes()) == 1
-        assert not view.images.is_listed(timeout=0)
-        wait_until(lambda: view.images.is_listed(timeout=0))
-        assert {record.id for record in view.images.all()} > ids
-    inspected, passes = engine.calls_of("inspect_image"), len(engine.calls_of("list_images"))
-    assert passes > 1
-    # Only those that were under way when a pass was cut are asked for again.
-    assert len(inspected) - len(set(inspected)) <= (passes - 1) * WIDTH
+def test_an_event_of_an_image_leads_to_an_inspect_of_that_image(engine: FakeEngine) -> None:
+    with watching(engine) as view:
+        view.images.all()
+        lists = len(engine.calls_of("list_images"))
+        image_id = engine.add_image("registry.example/app:v1")
+        wait_until(lambda: view.images.find(image_id))
+        engine.images[-1].tags.append("registry.example/app:v2")
+        engine.emit("image", "tag", image_id, {"name": "registry.example/app:v2"})
+        wait_until(lambda: view.images.find("registry.example/app:v2"))
+        engine.remove_image("registry.example/app:v2")
+        engine.remove_image(image_id)
+        wait_until(lambda: view.images.find(image_id) is None)
+        assert len(engine.calls_of("list_images")) == lists
+
+
+def test_an_image_whose_tag_another_one_took_is_inspected_too(engine: FakeEngine) -> None:
+    before = engine.add_image("registry.example/app:v1", ImageSettings(user="old"))
+    with watching(engine) as view:
+        view.images.all()
+        engine.add_image("registry.example/app:v1", ImageSettings(user="new"))
+        engine.images[0].digests.clear()  # as with the containerd store; Docker reports only the image that came
+        wait_until(lambda: (old := view.images.find(before)) is not None and not old.names)
+
+
+def test_a_list_beyond_the_bound_is_published_without_inspects(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "INSPECTED_AT_START", 3)
+    ids = [engine.add_image(f"registry.example/i{number}:v1", ImageSettings(user="www")) for number in range(5)]
+    with watching(engine) as view:
+        assert {record.id for record in view.images.all()} == set(ids)
+        assert engine.calls_of("inspect_image") == []
+        record = view.images.lookup(ids[0])
+        assert record is not None
+        assert record.user == "www"
+        view.images.refresh()
+        assert len(view.images.not_inspected()) == 4  # what was known of the first one stays known
+
+
+def test_images_are_listed_again_when_their_list_has_taken_a_thousandth_of_the_time(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "LIST_SHARE", 1e-9)
+    with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
+        view.images.all()
+        resyncs = len(engine.calls_of("list_containers"))
+        wait_until(lambda: len(engine.calls_of("list_containers")) > resyncs + 5)
+        assert len(engine.calls_of("list_images")) == 1
 
 
 # What RPCs have inspected

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import grpc
 
-from integration.by_hand.hands import Hands, unused_image
+from integration.by_hand.hands import Hands, stranger, unused_image
 from integration.node import images
 from integration.pods.kubelet import has_image, refusal, unused_name, wait_image, wait_no_image
 from integration.waiting import wait_until
@@ -66,7 +66,7 @@ def _update_restart(hands: Hands) -> None:
     first = hands.status().started_at
     hands.docker("update", "--restart", "always", hands.app)
     hands.wait_lines()
-    hands.kubelet.inside(hands.app, "kill -TERM 1")
+    hands.docker("exec", "--detach", hands.app, "kill", "-TERM", "1")
     _wait_started_again(hands, first)
     hands.wait_lines()
     hands.served.cri.stop_container(hands.app, timeout=10)
@@ -204,9 +204,7 @@ def _disconnect(hands: Hands) -> None:
 @verb(CONTAINER, "docker run --network container:")
 def _run_beside(hands: Hands) -> None:
     """Look into the network of a pod with a tool, as people do."""
-    other = hands.docker(
-        "run", "--detach", "--network", f"container:{hands.pod.id}", hands.kubelet.image, "sleep", "3600"
-    )
+    other = stranger(hands, hands.kubelet.image, "--network", f"container:{hands.pod.id}")
     try:
         wait_until(lambda: "eth0" in hands.docker("exec", other, "ip", "address"))
         hands.restart_server()

@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
@@ -150,6 +150,10 @@ run: venv ## set up this machine and keep the server in the foreground (root)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone, ARGS="--beside /path/to/containerd" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.building
+
+bench-building: venv ## a node that builds: calls about images beside Docker's own, ARGS="--engine E --images N" (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.building $(ARGS)
 
 bench-leads: venv ## times of Docker alone, with and without what could be left out of the start of a pod (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.leads $(ARGS)

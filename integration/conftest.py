@@ -53,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
     )
     parser.addoption("--event-pods", type=int, default=10, help="pods whose events are checked to come in order")
+    parser.addoption("--images", type=int, default=50, help="images on the node for those tests that need many")
     parser.addoption("--exit-storms", action="store_true", help="all ways in which many containers end, not a few")
     parser.addoption(
         "--results",

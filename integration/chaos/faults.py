@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
+from integration.chaos import hands
 from integration.chaos.plan import Step
 from integration.chaos.target import Target
 from integration.node.processes import children, command, executable
@@ -244,5 +245,7 @@ FAULTS: dict[str, Fault] = {
     "volume hang": _hang_volume,
     "volume process": _hang_process,
     "clock jump": _jump_clock,
+    "hands containers": hands.on_containers,
+    "hands engine": hands.beside_them,
 }
 """The word before the space is the part of the node; in one round each part meets one fault at most."""

@@ -89,6 +89,7 @@ class Invariants:
                 self._target.engine,
                 container,
                 contiguous=made.losses == self._target.losses,
+                once=container not in self._target.restarted_by_hand,
                 ended=container not in running,
             )
         ]

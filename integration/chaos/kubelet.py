@@ -99,11 +99,17 @@ class Kubelet:
             self._stop(old)
             self._delete(old)
         containers = self._containers(newest.id)
+        self._forget_removed({container.id for container in containers})
         advanced = [self._advance(newest, name, containers) for name in self._pod.containers]
         if any(advanced):
             return False
         self._exec(newest.id)
         return len(sandboxes) == 1
+
+    def _forget_removed(self, listed: set[str]) -> None:
+        """Forget the containers that somebody has removed by hand."""
+        for gone in self._target.removed_by_hand & self._pod.made.keys() - listed:
+            del self._pod.made[gone]
 
     def _run(self, attempt: int) -> None:
         request = pb.RunPodSandboxRequest(config=self._pod.config(attempt))
@@ -196,8 +202,13 @@ class Kubelet:
         request = pb.ContainerStatusRequest(container_id=container.id)
         status = self._cri.runtime.ContainerStatus(request, timeout=READ_SECONDS).status
         if made is not None and status.state == pb.CONTAINER_EXITED:
-            contiguous = made.losses == self._target.losses
-            self._found += log_violations(made.log, self._target.engine, container.id, contiguous=contiguous)
+            self._found += log_violations(
+                made.log,
+                self._target.engine,
+                container.id,
+                contiguous=made.losses == self._target.losses,
+                once=container.id not in self._target.restarted_by_hand,
+            )
         self._pod.made.pop(container.id, None)
         remove = pb.RemoveContainerRequest(container_id=container.id)
         self._cri.runtime.RemoveContainer(remove, timeout=CHANGE_SECONDS)

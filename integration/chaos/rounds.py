@@ -162,7 +162,10 @@ class _Runner:
             return ["the server or dockerd does not run"]
         found = _until_none(lambda: self._invariants.violations(pods))
         found += _until_none(lambda: self._logs(pods))
-        return [*found, *self._invariants.unexpected(), *event_violations(self._events.taken())]
+        return [*found, *self._invariants.unexpected(), *self._event_violations()]
+
+    def _event_violations(self) -> list[str]:
+        return event_violations(self._events.taken(), restarted=self._target.restarted_by_hand)
 
     def _logs(self, pods: list[ChaosPod]) -> list[str]:
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.chaos.clock import Clock
@@ -44,6 +44,9 @@ class Target:
     clock: Clock
     life: int = 0
     losses: int = 0
+    restarted_by_hand: set[str] = field(default_factory=set)
+    """Containers that may have run more than once, and so count from 0 again."""
+    removed_by_hand: set[str] = field(default_factory=set)
 
     def start_server(self) -> None:
         """Start the server; its socket may still be there from one that was killed."""

@@ -23,6 +23,7 @@ ENGINES_OF = {
     "logs/test_restart.py": ("28-containerd",),
     "logs/test_rotation.py": ("28-containerd",),
     "networking/test_leftovers.py": ("28",),
+    "operating/test_install_docker.py": ("28",),
     "operating/test_migration.py": ("28",),
     "packages/test_pins.py": ("28",),
     "pods/test_cni_directory.py": ("28-containerd",),

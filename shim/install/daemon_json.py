@@ -1,14 +1,19 @@
 """Docker's `daemon.json`: two settings that a node of Kubernetes wants, merged into what is there."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from shim.domain.errors import InvalidArgument
+from shim.install.dockerd import Dockerd
 from shim.install.record import DockerChange, digest
 
 LIVE_RESTORE = "live-restore"
 EXEC_OPTIONS = "exec-opts"
 _DRIVER = "native.cgroupdriver="
+_SWARM = "swarm/docker-state.json"
+_UNKNOWN = Dockerd()
+_ROOT = Path("/")
 
 Settings = dict[str, Any]
 
@@ -26,17 +31,60 @@ def parse_settings(text: str | None, *, path: str) -> Settings:
     return settings
 
 
-def advised(settings: Settings, *, systemd: bool, path: str) -> Settings:
+def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN, root: Path = _ROOT) -> dict[str, str]:
+    """Return the keys that cannot be set, or with which dockerd would not start; for each the reason and what to do."""
+    found = {}
+    if dockerd.values(LIVE_RESTORE)[-1:] == ["false"]:
+        found[LIVE_RESTORE] = "the unit of dockerd has --live-restore=false: take that away, and install --docker again"
+    if _is_in_swarm(settings, dockerd, root):
+        found[LIVE_RESTORE] = (
+            "this Docker is in a swarm, and dockerd does not start with live-restore then: docker swarm leave, and "
+            "install --docker again"
+        )
+    parents = [*dockerd.values("cgroup-parent"), str(settings.get("cgroup-parent", ""))]
+    no_slice = next((parent for parent in parents if parent and not parent.endswith(".slice")), "")
+    if systemd and not _names_driver([*_exec_options(settings), *dockerd.values("exec-opt")]):
+        if dockerd.values("exec-opt"):
+            found[EXEC_OPTIONS] = f"the unit of dockerd has --exec-opt: add --exec-opt {_DRIVER}systemd there"
+        elif no_slice:
+            found[EXEC_OPTIONS] = (
+                f"cgroup-parent {no_slice} of dockerd is no slice, and it does not start with {_DRIVER}systemd then: "
+                "name a slice, and install --docker again"
+            )
+    return found
+
+
+def advised(
+    settings: Settings, *, systemd: bool, path: str, dockerd: Dockerd = _UNKNOWN, root: Path = _ROOT
+) -> Settings:
     """Return the keys to set: live-restore, and the cgroup driver of systemd unless a driver is named already."""
+    hindered = hindrances(settings, systemd=systemd, dockerd=dockerd, root=root)
     wanted: Settings = {}
-    if settings.get(LIVE_RESTORE) is not True:
+    if LIVE_RESTORE not in hindered and settings.get(LIVE_RESTORE) is not True and not dockerd.values(LIVE_RESTORE):
         wanted[LIVE_RESTORE] = True
     options = settings.get(EXEC_OPTIONS, [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(f"{path}: {EXEC_OPTIONS} is no list of texts; correct it first")
-    if systemd and not any(option.startswith(_DRIVER) for option in options):
+    if systemd and EXEC_OPTIONS not in hindered and not _names_driver([*options, *dockerd.values("exec-opt")]):
         wanted[EXEC_OPTIONS] = [*options, f"{_DRIVER}systemd"]
     return wanted
+
+
+def _exec_options(settings: Settings) -> list[str]:
+    options = settings.get(EXEC_OPTIONS)
+    return [str(option) for option in options] if isinstance(options, list) else []
+
+
+def _names_driver(options: list[str]) -> bool:
+    return any(option.partition("=")[0].strip().lower() == _DRIVER.rstrip("=") for option in options)
+
+
+def _is_in_swarm(settings: Settings, dockerd: Dockerd, root: Path) -> bool:
+    """Return whether dockerd will take up its place in a swarm when it starts."""
+    place = [str(settings.get("data-root", "/var/lib/docker")), *dockerd.values("data-root")][-1]
+    data = root / place.lstrip("/")
+    # With userns-remap all is in a directory of the user's ids.
+    return any((directory / _SWARM).exists() for directory in (data, *data.glob("[0-9]*.[0-9]*")))
 
 
 def merged(settings: Settings, wanted: Settings) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition
-from shim.install import daemon_json, layout
+from shim.install import layout
+from shim.install.docker import DockerSetup
 from shim.install.layout import NodeFile
 from shim.install.node import Node
-from shim.install.pods import is_docker_empty
 from shim.install.record import PLACE, DockerChange, Record, digest, encode_record, read_record
 from shim.install.steps import Step
 from shim.install.systemd import CRI_DOCKERD, OURS, Systemd
@@ -60,15 +60,14 @@ class Installation:
             raise FailedPrecondition(rivals)
         aliases = self.options.as_cri_dockerd
         files = list(layout.node_files(command=self.command, cni=self.options.cni, aliases=aliases, packaged=packaged))
-        change = self._docker_change() if self.options.docker else None
+        docker = list(self._docker()) if self.options.docker else []
         for file in files:
             yield from self._file(file)
         if not packaged and Path(self.command).parent not in layout.ON_THE_PATH:
             yield from self._link(layout.COMMAND_LINK)
         if aliases:
             yield from self._link(layout.CRI_DOCKERD_LINK)
-        if change is not None:
-            yield from self._docker(change)
+        yield from docker
         if rivals:
             yield Step(f"to do: {rivals}")
         else:
@@ -135,44 +134,15 @@ class Installation:
         self.node.remove(link)
         self.node.link(link, self.command)
 
-    def _docker_change(self) -> tuple[DockerChange, str] | None:
-        path = layout.DAEMON_JSON
-        text = self.node.read_text(path)
-        settings = daemon_json.parse_settings(text, path=str(path))
-        wanted = daemon_json.advised(settings, systemd=self._boots_systemd(), path=str(path))
-        if not wanted:
-            return None
-        merged = daemon_json.merged(settings, wanted)
+    def _docker(self) -> Iterator[Step]:
+        def note(change: DockerChange | None) -> None:
+            self._note_directories(layout.DAEMON_JSON)
+            self.record.docker = change
+            self._save()
+
         earlier = self.record.docker
-        before, added = (text, wanted) if earlier is None else (earlier.before, {**earlier.added, **wanted})
-        return DockerChange(before=before, digest=digest(merged.encode()), added=added), merged
-
-    def _boots_systemd(self) -> bool:
-        return self.systemd.is_running if self.node.is_this_machine else self.systemd.is_there
-
-    def _docker(self, change: tuple[DockerChange, str]) -> Iterator[Step]:
-        record, text = change
-        keys = ", ".join(record.added)
-        yield Step(f"set   {keys} in {layout.DAEMON_JSON}", lambda: self._write_docker(record, text))
-        if not self.systemd.is_running or not self.systemd.is_active("docker.service"):
-            return
-        if daemon_json.EXEC_OPTIONS not in record.added:
-            yield Step("run   systemctl reload docker.service", lambda: self.systemd.run("reload", "docker.service"))
-        elif is_docker_empty(Config().docker_endpoint):
-            yield Step("run   systemctl restart docker.service", self._restart_docker)
-        else:
-            yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
-
-    def _restart_docker(self) -> None:
-        # Docker's unit may be started three times a minute: one start more fails, and Docker is down.
-        self.systemd.run("reset-failed", "docker.service")
-        self.systemd.run("restart", "docker.service")
-
-    def _write_docker(self, change: DockerChange, text: str) -> None:
-        self._note_directories(layout.DAEMON_JSON)
-        self.record.docker = change
-        self._save()
-        self.node.write(layout.DAEMON_JSON, text.encode())
+        setup = DockerSetup(node=self.node, systemd=self.systemd, environ=self.environ, earlier=earlier, note=note)
+        return setup.steps()
 
     def _enable(self, *, starts: bool) -> Iterator[Step]:
         if not self.systemd.is_there:

@@ -31,6 +31,18 @@ def is_docker_empty(endpoint: str) -> bool:
         engine.close()
 
 
+def is_live_restore_on(endpoint: str) -> bool | None:
+    """Return whether containers outlive Docker now; None where it does not answer."""
+    engine = DockerEngine(endpoint, request_timeout=_SECONDS)
+    try:
+        with deadline.bound(_SECONDS):
+            return engine.info().live_restore_enabled
+    except ShimError:
+        return None
+    finally:
+        engine.close()
+
+
 def _containers(endpoint: str) -> dict[str, str]:
     """Return the containers of pods, name by id; none where Docker does not answer: the checkpoints are there."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)

@@ -8,8 +8,10 @@ from pathlib import Path
 from shim.base.spawn import Outcome, run_bounded
 from shim.doctor.units import BOOTED, SERVICE, SOCKET
 from shim.domain.errors import ShimError, reason_of
+from shim.install.dockerd import Dockerd, dockerd_of_unit
 from shim.install.node import Node
 
+DOCKER = "docker.service"
 OURS = (SOCKET, SERVICE)
 """In the order in which they start."""
 CRI_DOCKERD = ("cri-docker.socket", "cri-docker.service")
@@ -51,6 +53,26 @@ class Systemd:
     def active_rivals(self) -> list[str]:
         """Return the units of cri-dockerd that are active; a name that is an alias of ours is none."""
         return [unit for unit in CRI_DOCKERD if self.is_active(unit) and self._id(unit) not in OURS]
+
+    def dockerd(self) -> Dockerd:
+        """Return the dockerd of Docker's unit; nothing is known of it where there is none."""
+        shown = self._run("show", "--property=MainPID,ExecStart", DOCKER)
+        return dockerd_of_unit(shown.stdout.decode(errors="replace"))
+
+    def last_words(self, unit: str) -> str:
+        """Return the last line that a program of a unit has written; empty where the journal has none."""
+        program = shutil.which("journalctl", path=self.environ.get("PATH"))
+        if program is None:
+            return ""
+        journal = run_bounded(
+            Path(program),
+            arguments=[f"_SYSTEMD_UNIT={unit}", "--lines=1", "--output=cat", "--quiet", "--no-pager"],
+            environment={**self.environ, "LC_ALL": "C"},
+            stdin=b"",
+            timeout=_SECONDS,
+            what="journalctl",
+        )
+        return journal.stdout.decode(errors="replace").strip()
 
     def _id(self, unit: str) -> str:
         shown = self._run("show", "--property=Id", "--value", unit)

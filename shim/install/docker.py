@@ -1,0 +1,117 @@
+"""Docker's part of an installation: its daemon.json is checked, changed, and put back where Docker does not come up."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shim.config.model import Config
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.install import daemon_json, layout
+from shim.install.dockerd import Dockerd
+from shim.install.node import Node
+from shim.install.pods import is_docker_empty, is_live_restore_on
+from shim.install.record import DockerChange, digest
+from shim.install.steps import Step
+from shim.install.systemd import DOCKER, Systemd
+
+_PATH = layout.DAEMON_JSON
+_RELOAD_SECONDS = 10.0
+_RELOAD_TICK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerSetup:
+    """The change of Docker's settings in one installation."""
+
+    node: Node
+    systemd: Systemd
+    environ: Mapping[str, str]
+    earlier: DockerChange | None
+    """What an earlier installation has changed."""
+    note: Callable[[DockerChange | None], None]
+    """Keep a record of the change, before it is made; None takes it back."""
+    endpoint: str = Config().docker_endpoint
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all steps; before the first, InvalidArgument or FailedPrecondition if dockerd would not start."""
+        dockerd = self.systemd.dockerd() if self.systemd.is_running else Dockerd()
+        self._check_place(dockerd)
+        text = self.node.read_text(_PATH)
+        settings = daemon_json.parse_settings(text, path=str(_PATH))
+        systemd = self.systemd.is_running if self.node.is_this_machine else self.systemd.is_there
+        hindrances = daemon_json.hindrances(settings, systemd=systemd, dockerd=dockerd, root=self.node.root)
+        wanted = daemon_json.advised(settings, systemd=systemd, path=str(_PATH), dockerd=dockerd, root=self.node.root)
+        merged = daemon_json.merged(settings, wanted)
+        if wanted and (said := dockerd.refusal(merged, path=_PATH, environ=self.environ)):
+            raise InvalidArgument(
+                f"dockerd would not start with {', '.join(wanted)} in {_PATH}: {said}; correct it first"
+            )
+        for words in hindrances.values():
+            yield Step(f"to do: {words}")
+        if wanted:
+            yield from self._change(text, wanted, merged)
+
+    def _check_place(self, dockerd: Dockerd) -> None:
+        places = dockerd.values("config-file")
+        if places and Path(places[-1]) != _PATH:
+            raise FailedPrecondition(f"{DOCKER} reads {places[-1]} (--config-file) and not {_PATH}: set both there")
+
+    def _change(self, before: str | None, wanted: daemon_json.Settings, merged: str) -> Iterator[Step]:
+        earlier = self.earlier
+        first, added = (before, wanted) if earlier is None else (earlier.before, {**earlier.added, **wanted})
+        change = DockerChange(before=first, digest=digest(merged.encode()), added=added)
+        keys = ", ".join(added)
+
+        def write() -> None:
+            self.note(change)
+            self.node.write(_PATH, merged.encode())
+
+        yield Step(f"set   {keys} in {_PATH}", write)
+        if not self.systemd.is_running or not self.systemd.is_active(DOCKER):
+            return
+        if daemon_json.EXEC_OPTIONS not in added:
+            yield Step(f"run   systemctl reload {DOCKER}", lambda: self._apply(self._reload, before, keys))
+        elif is_docker_empty(self.endpoint):
+            yield Step(f"run   systemctl restart {DOCKER}", lambda: self._apply(self._restart, before, keys))
+        else:
+            yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
+
+    def _apply(self, act: Callable[[], None], before: str | None, keys: str) -> None:
+        """Have Docker read its settings; put the file back and raise FailedPrecondition where it does not take them."""
+        try:
+            act()
+        except ShimError as error:
+            said = self.systemd.last_words(DOCKER) or str(error)
+            raise FailedPrecondition(
+                f"Docker did not take {keys} in {_PATH}, so that file is as it was, {self._put_back(before)}: {said}"
+            ) from error
+
+    def _put_back(self, before: str | None) -> str:
+        """Return how Docker is with the file as it was."""
+        if before is None:
+            self.node.remove(_PATH)
+        else:
+            self.node.write(_PATH, before.encode())
+        self.note(self.earlier)
+        if self.systemd.is_active(DOCKER):
+            return "and Docker runs"
+        try:
+            self._restart()
+        except ShimError as error:
+            return f"and Docker does not start with that either ({error})"
+        return "and Docker runs again"
+
+    def _restart(self) -> None:
+        # Docker's unit may be started three times a minute: one start more fails, and Docker is down.
+        self.systemd.run("reset-failed", DOCKER)
+        self.systemd.run("restart", DOCKER)
+
+    def _reload(self) -> None:
+        """Have a Docker that runs read its file, which it only logs where it cannot."""
+        self.systemd.run("reload", DOCKER)
+        end = time.monotonic() + _RELOAD_SECONDS
+        while is_live_restore_on(self.endpoint) is False:
+            if time.monotonic() > end:
+                raise FailedPrecondition(f"live-restore is still off {_RELOAD_SECONDS:g} s after the reload")
+            time.sleep(_RELOAD_TICK_SECONDS)

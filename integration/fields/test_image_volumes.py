@@ -215,7 +215,8 @@ def test_an_image_that_is_mounted_is_in_use(kubelet: Kubelet, pod: Pod, model: M
     code, message = refusal(lambda: kubelet.cri.images.RemoveImage(request))
 
     assert code == Code.FAILED_PRECONDITION
-    assert message.endswith(f"in use by container {name} ({container[:12]})")
+    assert f"mounted by container k8s_{name}_" in message
+    assert message.endswith(f"({container[:12]}); remove the container first")
     assert kubelet.cri.images.ImageStatus(pb.ImageStatusRequest(image=request.image)).image.id == model.id
 
     kubelet.cri.remove_container(container)

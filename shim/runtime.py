@@ -32,6 +32,7 @@ from shim.engine.interface import Engine
 from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.interface import ContainerLogs
+from shim.oci.user_namespaces import UserNamespaces
 from shim.stats_cache import StatsCache
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -146,6 +147,8 @@ class Runtime:
     checkpoints: CheckpointStore
     limits: LimitStore
     """Limits of containers that were changed since and that Docker has no field for."""
+    user_namespaces: UserNamespaces
+    """Whether pods can have them."""
     cni: Cni
     host_fs: HostFs
     """Uses host paths, which may hang, in another process."""

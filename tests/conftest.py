@@ -18,6 +18,7 @@ from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
+from shim.oci.user_namespaces import UserNamespaces
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -114,10 +115,12 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
     networks.start()
     watcher.start()
     deferred_checks = DeferredChecks()
+    facts = EngineFacts(engine, restrict_oom_score_adj="false")
     yield Runtime(
         config=config,
         engine=engine,
-        facts=EngineFacts(engine, restrict_oom_score_adj="false"),
+        facts=facts,
+        user_namespaces=UserNamespaces(facts),
         view=view,
         logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),

@@ -16,6 +16,7 @@ from integration.conftest import Images, Served
 from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod, refusal, secured, wait_image
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.runc import ORDERED_RUNTIME
 
 Code = grpc.StatusCode
 PRIVATE, IN, BOTH = pb.PROPAGATION_PRIVATE, pb.PROPAGATION_HOST_TO_CONTAINER, pb.PROPAGATION_BIDIRECTIONAL
@@ -228,14 +229,14 @@ def test_many_mounts_work(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
-def test_id_mapped_mounts_are_refused(kubelet: Kubelet, pod: Pod, tmp_path: Path, field: str) -> None:
+def test_id_mapped_mounts_need_a_user_namespace(kubelet: Kubelet, pod: Pod, tmp_path: Path, field: str) -> None:
     mount = bound(tmp_path)
     getattr(mount, field).add(host_id=100000, container_id=0, length=65536)
 
     code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
 
-    assert code == Code.UNIMPLEMENTED
-    assert message.startswith(f"config.mounts[0].{field}: ")
+    assert code == Code.INVALID_ARGUMENT
+    assert message.startswith("config.mounts[0].uidMappings and gidMappings")
 
 
 def test_relabelling_is_accepted_where_selinux_is_off(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
@@ -314,6 +315,7 @@ def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None
             (runtime.get("status") or {}).get("org.opencontainers.runtime-spec.features", "{}")
         ).get("mountOptions", ())
         for name, runtime in info["Runtimes"].items()
+        if name != ORDERED_RUNTIME
     }
     expected = {name: "rro" in options for name, options in features.items()}
     assert reported == {"": expected[info["DefaultRuntime"]], **expected}

@@ -21,6 +21,7 @@ from shim.config.model import Config
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
+from shim.oci.user_namespaces import UserNamespaces
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -42,10 +43,12 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
     epoch = view.begin_sync()
     view.images.refresh()
     view.complete_sync(epoch)
+    facts = EngineFacts(client, restrict_oom_score_adj="auto")
     yield Runtime(
         config=config,
         engine=client,
-        facts=EngineFacts(client, restrict_oom_score_adj="auto"),
+        facts=facts,
+        user_namespaces=UserNamespaces(facts),
         view=view,
         logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),

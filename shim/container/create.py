@@ -29,6 +29,7 @@ from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
 from shim.spec.shim_group import joining_shim_group
+from shim.spec.user_namespace import check_container, order_user_namespace
 from shim.spec.users import DockerUser, docker_user, identity
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
@@ -50,6 +51,7 @@ def create_container(
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
+    check_container(config, pod=sandbox.config)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox_config.log_directory or sandbox.config.log_directory
     ctx = _create_context(
@@ -72,6 +74,7 @@ def create_container(
             host["Annotations"].update(group)
             made.append(_create(rt, name=name, body=body))
             created = rt.view.refresh_container(made[0])
+        order_user_namespace(rt, made[0], pod=sandbox.config, pause=sandbox.id, mounts=config.mounts)
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(created, config=config, body=body)
         # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is

@@ -14,6 +14,8 @@ from shim.engine.errors import LogOptionsClash, NameConflict, RemovalInProgress
 from shim.engine.image_store import container_root
 from shim.engine.interface import JsonObject
 from shim.netns.syscalls import unmount
+from shim.oci import orders
+from shim.oci.user_namespaces import orders_directory
 from shim.runtime import Runtime
 from shim.spec.defaults import with_other_log_driver
 from shim.view.records import ContainerRecord
@@ -45,7 +47,14 @@ def ensure_removed(rt: Runtime, container_id: str) -> None:
         rt.engine.wait_removed(container_id)
     rt.view.forget(container_id)
     rt.limits.delete(container_id)
+    _delete_order(rt, container_id)
     _remove_left_root(rt, container_id)
+
+
+def _delete_order(rt: Runtime, container_id: str) -> None:
+    directory = orders_directory(rt.facts.info())
+    if directory is not None:
+        orders.delete(directory, container_id)
 
 
 def _remove_left_root(rt: Runtime, container_id: str) -> None:

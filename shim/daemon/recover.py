@@ -22,6 +22,8 @@ from shim.container.orphaned_execs import end_orphaned_execs
 from shim.domain.errors import NotFound, ShimError
 from shim.domain.ids import ContainerId
 from shim.image import rootfs
+from shim.oci import orders
+from shim.oci.user_namespaces import orders_directory
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import sandboxes
@@ -130,6 +132,9 @@ def remove_orphaned_files(rt: Runtime) -> None:
     had not made yet when the server crashed. Files of this server are left alone: its requests may be under way.
     """
     rt.limits.keep_only({record.id for record in rt.view.containers()})
+    if (directory := orders_directory(rt.facts.info())) is not None:
+        known_ids = {record.id for record in rt.view.records().values()}
+        orders.keep_only(directory, known_ids, before=rt.server.started_at)
     known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
     for path in pod.resolv_conf_directory(rt).glob("*"):
         if path in known:

@@ -58,6 +58,7 @@ from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
+from shim.oci.user_namespaces import UserNamespaces
 from shim.runtime import Cni, ImagePuller, Runtime
 from shim.sandbox.collect import collect_networks
 from shim.stats.disk import LayerMeter
@@ -325,6 +326,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
+            user_namespaces=UserNamespaces(facts),
             cni=cni,
             host_fs=host_fs,
             sessions=sessions,

@@ -19,6 +19,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """One OCI runtime the daemon knows; Docker spells its keys small."""
 
     path: str = ""
+    runtime_args: list[str] | None = msgspec.field(default=None, name="runtimeArgs")
+    """What it is given before the arguments of the OCI."""
     status: dict[str, str] | None = None
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
 

@@ -5,7 +5,10 @@ from shim.engine.answers import EngineInfo, HostSettings, NetworkSettings
 SHIM_GROUP = "io.containerd.runc.v2.group"
 """The annotation by which containerd's shim for runc serves several containers: all of one value."""
 
-_RUNC = frozenset({"runc", "io.containerd.runc.v2"})
+ORDERED_RUNTIME = "pydockershim"
+"""Docker's name for the OCI runtime of this server (`shim.oci_runtime`), which executes runc."""
+
+_RUNC = frozenset({"runc", "io.containerd.runc.v2", ORDERED_RUNTIME})
 """Docker's names for runc under that shim. Runtimes that an administrator has added may have it or another one."""
 
 _LAYERS = (

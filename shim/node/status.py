@@ -8,6 +8,7 @@ import shim
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import ShimError
+from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.runtime import Runtime
 from shim.spec.read_only import recursive_read_only_supported
 
@@ -22,15 +23,21 @@ containers after a restart of Docker takes a few seconds, on a slow machine with
 def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     """Return the readiness of Docker and of the pod network, within 5 s, with reasons. Not to be ready is no error."""
     network = rt.cni.networks.status()
+    runtime = _runtime_condition(rt)
+    no_user_namespaces = rt.user_namespaces.known_problem() if runtime.status else "docker is not ready"
     conditions = [
-        _runtime_condition(rt),
+        runtime,
         pb.RuntimeCondition(type=NETWORK_READY, status=network.ready, reason=network.reason, message=network.message),
     ]
     return pb.StatusResponse(
         status=pb.RuntimeStatus(conditions=conditions),
-        runtime_handlers=_runtime_handlers(rt) if conditions[0].status else [],
-        features=pb.RuntimeFeatures(supplemental_groups_policy=True),
-        info={"config": msgspec.json.encode(_verbose(rt), enc_hook=str).decode()} if verbose else {},
+        runtime_handlers=_runtime_handlers(rt, user_namespaces=not no_user_namespaces) if runtime.status else [],
+        features=pb.RuntimeFeatures(
+            supplemental_groups_policy=True, user_namespaces_host_network=not no_user_namespaces
+        ),
+        info={"config": msgspec.json.encode(_verbose(rt, no_user_namespaces=no_user_namespaces), enc_hook=str).decode()}
+        if verbose
+        else {},
     )
 
 
@@ -49,30 +56,32 @@ def _not_ready(message: str) -> pb.RuntimeCondition:
     return pb.RuntimeCondition(type=RUNTIME_READY, status=False, reason="DockerDaemonNotReady", message=message)
 
 
-def _runtime_handlers(rt: Runtime) -> list[pb.RuntimeHandler]:
+def _runtime_handlers(rt: Runtime, *, user_namespaces: bool) -> list[pb.RuntimeHandler]:
     """Return the default, under the empty name, and every runtime of the daemon."""
     info = rt.facts.info()
     runtimes = info.runtimes or {}
-    named = dict(sorted(runtimes.items()))
+    named = {name: runtime for name, runtime in sorted(runtimes.items()) if name != ORDERED_RUNTIME}
     if info.default_runtime in runtimes:
         named = {"": runtimes[info.default_runtime], **named}
     return [
         pb.RuntimeHandler(
             name=name,
             features=pb.RuntimeHandlerFeatures(
-                recursive_read_only_mounts=recursive_read_only_supported(runtime.status), user_namespaces=False
+                recursive_read_only_mounts=recursive_read_only_supported(runtime.status),
+                user_namespaces=user_namespaces and has_runc_shim(info, name),
             ),
         )
         for name, runtime in named.items()
     ]
 
 
-def _verbose(rt: Runtime) -> dict[str, Any]:
+def _verbose(rt: Runtime, *, no_user_namespaces: str) -> dict[str, Any]:
     return {
         "sandboxImage": rt.config.pod_infra_container_image,  # kubeadm compares it with the one it would use
         "version": shim.__version__,
         "config": msgspec.to_builtins(rt.config, enc_hook=str),
         "view": rt.view.stats(),
         "logs": rt.logs.stats(),
+        "userNamespaces": no_user_namespaces or "supported",
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }

@@ -30,6 +30,7 @@ from shim.spec.host_calls import seccomp_profile
 from shim.spec.pause_seccomp import pause_profile
 from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.shim_group import new_shim_group
+from shim.spec.user_namespace import order_user_namespace
 from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
 
 log = structlog.get_logger(__name__)
@@ -99,6 +100,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     made: list[str] = []
     rollback.undo("its pause container", lambda: _remove_pause(rt, metadata=config.metadata, made=made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
+    order_user_namespace(rt, made[0], pod=config)
     return SandboxId(made[0])
 
 

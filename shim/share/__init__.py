@@ -1,8 +1,9 @@
-"""Files for a node, the same that a checkout shows: systemd units and CNI examples.
+"""Files for a node, the same that a checkout shows: systemd units, CNI examples and the script of the OCI runtime.
 
 `systemd` and `cni` are links in a checkout and directories in a wheel, so each file has one place.
 """
 
+import shlex
 from importlib.resources import files
 
 UNITS = ("pydockershim.service", "pydockershim.socket", "pydockershim.service.d/socket-activation.conf")
@@ -32,3 +33,9 @@ def example_names() -> list[str]:
 def example(name: str) -> str:
     """Return the text of one of `example_names`."""
     return files(__name__).joinpath("cni", name + _CONFLIST).read_text()
+
+
+def oci_runtime(*, python: str, program: str) -> str:
+    """Return the script of the OCI runtime for this interpreter and this `__main__.py` of `shim.oci_runtime`."""
+    text = files(__name__).joinpath("oci-runtime").read_text()
+    return text.replace("@PYTHON@", shlex.quote(python)).replace("@PROGRAM@", shlex.quote(program))

@@ -136,7 +136,7 @@ def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
 
 def _mounts(config: pb.ContainerConfig, ctx: ContainerContext) -> list[JsonObject]:
     docker = [
-        mounts.docker_image_mount(mount, ctx.image_mounts[index], field=f"config.mounts[{index}]")
+        mounts.docker_image_mount(mount, ctx.image_mounts[index])
         if index in ctx.image_mounts
         else mounts.docker_mount(
             mount,

@@ -8,9 +8,11 @@ from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
 from shim.domain.labels import proof
 from shim.engine.interface import JsonObject
+from shim.engine.runc import ORDERED_RUNTIME
 from shim.logs.drivers import FORMATS
 from shim.runtime import Runtime
 from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.user_namespace import runtime_of_pod
 from shim.spec.users import DockerUser
 
 
@@ -52,7 +54,11 @@ def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: 
     return HostDefaults(
         cgroup_parent=docker_cgroup_parent(rt, config),
         cgroupns_mode=_cgroupns_mode(rt),
-        runtime=_docker_runtime(rt, handler=runtime_handler),
+        runtime=runtime_of_pod(
+            rt,
+            config.linux.security_context.namespace_options,
+            runtime=_docker_runtime(rt, handler=runtime_handler),
+        ),
         docker_log=docker_log(rt.config, driver=rt.config.docker_log_driver),
         daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
     )
@@ -124,8 +130,7 @@ def _docker_runtime(rt: Runtime, *, handler: str) -> str:
     if handler in {"", "docker"}:
         return ""
     runtimes = rt.facts.runtimes(wanted=handler)
-    if handler not in runtimes:
-        raise InvalidArgument(
-            f"runtime_handler: Docker has no runtime {handler!r}; it has {', '.join(sorted(runtimes))}"
-        )
+    if handler not in runtimes or handler == ORDERED_RUNTIME:
+        known = ", ".join(sorted(runtimes.keys() - {ORDERED_RUNTIME}))
+        raise InvalidArgument(f"runtime_handler: Docker has no runtime {handler!r}; it has {known}")
     return handler

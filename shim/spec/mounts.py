@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.errors import Unsupported
 from shim.engine.interface import JsonObject
 from shim.hostfs.host_paths import HostSource
 from shim.spec.propagation import check_propagation
@@ -32,7 +31,6 @@ def docker_mount(
 
     `recursive_read_only` is whether the pod's OCI runtime can make read-only mounts recursive.
     """
-    _refuse_what_docker_cannot(mount, field=field)
     options: dict[str, Any] = {}
     if _PROPAGATION[mount.propagation]:
         options["Propagation"] = _PROPAGATION[mount.propagation]
@@ -42,9 +40,8 @@ def docker_mount(
     return {**docker, "BindOptions": options} if options else docker
 
 
-def docker_image_mount(mount: pb.Mount, found: JsonObject, *, field: str) -> JsonObject:
+def docker_image_mount(mount: pb.Mount, found: JsonObject) -> JsonObject:
     """Build the mount of an image that was found on the node: add its place in the container."""
-    _refuse_what_docker_cannot(mount, field=field)
     return {**found, "Target": container_path(mount)}
 
 
@@ -60,9 +57,3 @@ def without_covered(docker: Sequence[JsonObject]) -> list[JsonObject]:
     """
     last = {mount["Target"]: mount for mount in docker}
     return [mount for mount in docker if last[mount["Target"]] is mount]
-
-
-def _refuse_what_docker_cannot(mount: pb.Mount, *, field: str) -> None:
-    for name in ("uidMappings", "gidMappings"):
-        if getattr(mount, name):
-            raise Unsupported(f"{field}.{name}: id-mapped mounts cannot be made through Docker")

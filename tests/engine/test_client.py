@@ -108,7 +108,7 @@ def test_facts_of_an_engine_are_read_as_it_spells_them(adapter: DockerEngine, se
     assert adapter.info() == EngineInfo(
         id="i",
         cgroup_driver="systemd",
-        runtimes={"runc": Runtime(path="/bin/runc", status=status), "old": Runtime(path="old")},
+        runtimes={"runc": Runtime(path="/bin/runc", status=status), "old": Runtime(path="old", runtime_args=["--x"])},
         cdi_spec_dirs=["/etc/cdi"],
         discovered_devices=[DiscoveredDevice(source="cdi", id="v.com/gpu=0")],
     )

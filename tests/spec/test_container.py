@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.errors import InvalidArgument, ShimError, Unsupported
+from shim.domain.errors import InvalidArgument, Unsupported
 from shim.domain.ids import ImageId, SandboxId
 from shim.domain.labels import CREATED_AS
 from shim.hostfs.host_paths import HostSource
@@ -218,39 +218,11 @@ def test_images_are_mounted_among_the_rest() -> None:
     assert (mounts[1]["Source"], mounts[1]["Target"]) == ("/etc/hostname", "/b")
 
 
-@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
-def test_id_mapped_images_are_refused(field: str) -> None:
-    mount = pb.Mount(container_path="/model", image=pb.ImageSpec(image="x"), readonly=True)
-    getattr(mount, field).add(length=1)
-    with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
-        host_config(pb.ContainerConfig(mounts=[mount]), image_mounts={0: {"Type": "image", "Source": "sha256:1"}})
-
-
 def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
     host = host_config(config())
     assert host["LogConfig"] == {"Type": "json-file"}
     assert host["RestartPolicy"] == {"Name": "no"}
     assert host["Init"] is False
-
-
-@pytest.mark.parametrize(
-    ("made", "error", "field"),
-    [
-        (
-            pb.ContainerConfig(
-                mounts=[pb.Mount(container_path="/v", host_path="/tmp", uidMappings=[pb.IDMapping(length=1)])]
-            ),
-            Unsupported,
-            r"config\.mounts\[0\]\.uidMappings",
-        ),
-    ],
-    ids=["id-mapped mount"],
-)
-def test_what_cannot_be_honoured_is_refused_by_name(
-    made: pb.ContainerConfig, error: type[ShimError], field: str
-) -> None:
-    with pytest.raises(error, match=field):
-        host_config(made)
 
 
 def test_cdi_devices() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.errors import FailedPrecondition, Unsupported
+from shim.domain.errors import FailedPrecondition
 from shim.hostfs.host_paths import HostSource, inspect_host_path
 from shim.spec import mounts as module
 from shim.spec.mounts import container_path, docker_mount
@@ -98,11 +98,3 @@ def test_read_only_goes_with_the_rest(tmp_path: Path) -> None:
         pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True, recursive_read_only=True), recursive=True
     )
     assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyForceRecursive": True})
-
-
-@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
-def test_id_mapped_mounts_are_refused(field: str, tmp_path: Path) -> None:
-    mount = pb.Mount(host_path=str(tmp_path / "new"), container_path="/x", **{field: [pb.IDMapping(length=1)]})  # type: ignore[arg-type]
-    with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
-        made(mount)
-    assert not (tmp_path / "new").exists()

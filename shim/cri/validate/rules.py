@@ -3,14 +3,14 @@
 Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sized
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence, Sized
 from pathlib import PurePosixPath
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import InvalidArgument
 from shim.domain.names import check_name_part
 from shim.domain.passwd import MAX_ID
 
@@ -139,8 +139,24 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
         if options.userns_options.mode == pb.NODE and (options.userns_options.uids or options.userns_options.gids):
             raise InvalidArgument(f"{field}.userns_options: mode NODE has no mappings of its own")
         if options.userns_options.mode == pb.POD:
-            # Status reports so for every handler; Docker has user namespaces for the whole daemon only.
-            raise FailedPrecondition(f"{field}.userns_options: user namespaces are not supported by Docker")
+            _user_namespace(options, field=field)
+
+
+def _user_namespace(options: pb.NamespaceOption, *, field: str) -> None:
+    """Check the user namespace of a pod: one range of uids and one of gids, and no namespace that the host owns."""
+    for name in ("uids", "gids"):
+        mappings: Sequence[pb.IDMapping] = getattr(options.userns_options, name)
+        if len(mappings) != 1:
+            raise InvalidArgument(f"{field}.userns_options.{name} must be one mapping, and there are {len(mappings)}")
+        mapping = mappings[0]
+        if mapping.container_id != 0 or not mapping.length or mapping.host_id + mapping.length > MAX_ID + 1:
+            raise InvalidArgument(
+                f"{field}.userns_options.{name}[0] must map ids from 0 on to a range below {MAX_ID + 1}: it has "
+                f"container_id {mapping.container_id}, host_id {mapping.host_id}, length {mapping.length}"
+            )
+    for name in ("pid", "ipc"):
+        if getattr(options, name) == pb.NODE:
+            raise InvalidArgument(f"{field}.{name} must not be NODE in a user namespace")
 
 
 def no_windows(windows: Message, *, field: str) -> None:

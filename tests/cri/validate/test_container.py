@@ -2,7 +2,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.rules import MAX_LABEL_BYTES
-from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import InvalidArgument
 from shim.domain.passwd import MAX_ID
 from tests.cri.validate.containers import Change, all_of, check
 
@@ -177,6 +177,6 @@ def test_bad_containers(change: Change, message: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_user_namespace_is_refused() -> None:
-    with pytest.raises(FailedPrecondition, match="user namespaces are not supported"):
+def test_a_user_namespace_needs_a_range_of_uids() -> None:
+    with pytest.raises(InvalidArgument, match=r"userns_options\.uids must be one mapping, and there are 0"):
         check(lambda r: setattr(context(r).namespace_options.userns_options, "mode", pb.POD))

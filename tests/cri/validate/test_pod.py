@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import run_pod_sandbox
 from shim.cri.validate.rules import MAX_LABEL_BYTES
-from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import InvalidArgument
 from shim.domain.passwd import MAX_ID
 
 Change = Callable[[pb.PodSandboxConfig], object]
@@ -224,6 +225,36 @@ def test_a_request_without_configuration() -> None:
         run_pod_sandbox(pb.RunPodSandboxRequest())
 
 
-def test_a_user_namespace_is_refused_as_something_another_runtime_could_do() -> None:
-    with pytest.raises(FailedPrecondition, match="userns_options: user namespaces are not supported"):
-        check(lambda c: setattr(context(c).namespace_options.userns_options, "mode", pb.POD))
+def with_user_namespace(change: Callable[[pb.NamespaceOption], object]) -> Change:
+    """A pod in a user namespace of which something is changed."""
+
+    def apply(config: pb.PodSandboxConfig) -> None:
+        options = context(config).namespace_options
+        options.pid = pb.CONTAINER
+        options.userns_options.mode = pb.POD
+        options.userns_options.uids.add(host_id=65536, length=65536)
+        options.userns_options.gids.add(host_id=65536, length=65536)
+        change(options)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: o.userns_options.uids.add(host_id=1 << 20, length=1), "userns_options.uids must be one mapping"),
+        (lambda o: o.userns_options.ClearField("gids"), "userns_options.gids must be one mapping"),
+        (lambda o: setattr(o.userns_options.uids[0], "container_id", 1), "userns_options.uids[0] must map ids from 0"),
+        (lambda o: setattr(o.userns_options.gids[0], "length", 0), "userns_options.gids[0] must map ids from 0"),
+        (lambda o: setattr(o.userns_options.gids[0], "host_id", (1 << 32) - 1), "userns_options.gids[0] must map ids"),
+        (lambda o: setattr(o, "pid", pb.NODE), "pid must not be NODE in a user namespace"),
+        (lambda o: setattr(o, "ipc", pb.NODE), "ipc must not be NODE in a user namespace"),
+    ],
+)
+def test_user_namespaces_that_cannot_be(change: Callable[[pb.NamespaceOption], object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        check(with_user_namespace(change))
+
+
+def test_a_user_namespace_may_have_the_network_of_the_node() -> None:
+    check(with_user_namespace(lambda o: setattr(o, "network", pb.NODE)))

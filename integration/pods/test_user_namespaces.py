@@ -1,0 +1,279 @@
+"""Pods in user namespaces of their own, as `hostUsers: false` makes them."""
+
+import fcntl
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served
+from integration.pods.kubelet import Kubelet, Pod, in_context, pid_of, proc_status, refusal, secured
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+Code = grpc.StatusCode
+SIZE = 1 << 16
+FIRST = 10 * SIZE
+"""The host's id of root in the pods here."""
+IMAGE_USER = 1000
+
+
+def mapping(first: int = FIRST, length: int = SIZE) -> list[pb.IDMapping]:
+    return [pb.IDMapping(host_id=first, container_id=0, length=length)]
+
+
+def own_users(first: int = FIRST, **options: Any) -> pb.NamespaceOption:
+    users = pb.UserNamespace(mode=pb.POD, uids=mapping(first), gids=mapping(first))
+    return pb.NamespaceOption(userns_options=users, pid=pb.CONTAINER, **options)
+
+
+def volume(path: Path, *, at: str = "/volume", first: int = FIRST, **fields: Any) -> pb.Mount:
+    """A volume as a kubelet gives it to a pod in a user namespace."""
+    ids = mapping(first)
+    return pb.Mount(host_path=str(path), container_path=at, uidMappings=ids, gidMappings=ids, **fields)
+
+
+@pytest.fixture
+def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
+    before, orders = served.snapshot(), orders_of(served)
+    made = Kubelet(served.cri, images.busybox)
+    wait_until(lambda: features(served).user_namespaces, seconds=10)
+    yield made
+    made.remove_all()
+    assert served.snapshot() == before
+    assert orders_of(served) == orders
+
+
+def features(served: Served) -> pb.RuntimeHandlerFeatures:
+    answer = served.cri.runtime.Status(pb.StatusRequest())
+    return next(handler.features for handler in answer.runtime_handlers if handler.name == "")
+
+
+def orders_of(served: Served) -> set[str]:
+    directory = served.engine.home / "oci"
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+def pod_of(kubelet: Kubelet, first: int = FIRST, **options: Any) -> Pod:
+    return kubelet.pod(**in_context(namespace_options=own_users(first, **options)))
+
+
+def started(kubelet: Kubelet, pod: Pod, *command: str, context: dict[str, Any] | None = None, **fields: Any) -> str:
+    options = pod.config.linux.security_context.namespace_options
+    return kubelet.started(pod, *command, **secured(namespace_options=options, **(context or {})), **fields)
+
+
+def owner_of_namespace(path: Path) -> int:
+    """Return the inode of the user namespace that owns a namespace (ioctl_ns(2), NS_GET_USERNS)."""
+    with path.open("rb") as namespace:
+        owner = fcntl.ioctl(namespace, 0xB701)
+    try:
+        return os.fstat(owner).st_ino
+    finally:
+        os.close(owner)
+
+
+def has_lines(log: Path, count: int) -> bool:
+    return len(log.read_text().splitlines()) == count
+
+
+def test_pod_owns_its_namespaces(served: Served, kubelet: Kubelet) -> None:
+    pod = pod_of(kubelet)
+    container = started(kubelet, pod)
+
+    pid, pause = pid_of(served, container), pid_of(served, pod.id)
+    maps = kubelet.inside(container, "cat /proc/self/uid_map /proc/self/gid_map")
+    assert maps.split() == ["0", str(FIRST), str(SIZE)] * 2
+    users = Path(f"/proc/{pause}/ns/user").stat().st_ino
+    assert Path(f"/proc/{pid}/ns/user").stat().st_ino == users != Path("/proc/self/ns/user").stat().st_ino
+    owned = ("net", "ipc", "uts", "pid", "mnt")
+    assert {owner_of_namespace(Path(f"/proc/{pid}/ns/{name}")) for name in owned} == {users}
+    assert proc_status(served, container)["Uid"] == [str(FIRST)] * 4
+
+
+def test_two_pods_have_the_ranges_that_were_asked_for(kubelet: Kubelet) -> None:
+    one, other = pod_of(kubelet), pod_of(kubelet, FIRST + SIZE)
+
+    ranges = [kubelet.inside(started(kubelet, pod), "cat /proc/self/uid_map").split()[1] for pod in (one, other)]
+
+    assert ranges == [str(FIRST), str(FIRST + SIZE)]
+
+
+def test_files_of_the_image_and_of_volumes_keep_their_owners(kubelet: Kubelet, tmp_path: Path) -> None:
+    (tmp_path / "of-root").touch()
+    (tmp_path / "of-user").touch()
+    os.chown(tmp_path / "of-user", IMAGE_USER, IMAGE_USER)
+    container = started(kubelet, pod_of(kubelet), mounts=[volume(tmp_path)])
+
+    shown = kubelet.inside(container, "cd /volume; touch new; stat -c '%n %u:%g' /bin /etc/passwd of-root of-user new")
+
+    assert shown.splitlines() == ["/bin 0:0", "/etc/passwd 0:0", "of-root 0:0", "of-user 1000:1000", "new 0:0"]
+    assert (tmp_path / "new").stat().st_uid == 0
+
+
+def test_mount_without_mappings_keeps_the_hosts_ids(kubelet: Kubelet, tmp_path: Path) -> None:
+    (tmp_path / "of-root").touch()
+    (tmp_path / "of-pod").touch()
+    os.chown(tmp_path / "of-pod", FIRST, FIRST)
+    tmp_path.chmod(0o755)
+    plain = pb.Mount(host_path=str(tmp_path), container_path="/volume")
+    container = started(kubelet, pod_of(kubelet), mounts=[plain])
+
+    assert kubelet.inside(container, "stat -c %u /volume/of-root /volume/of-pod").split() == ["65534", "0"]
+
+
+def test_every_capability_inside_reads_no_file_of_the_hosts_root(kubelet: Kubelet, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("host\n")
+    secret.chmod(0o600)
+    tmp_path.chmod(0o755)
+    plain = pb.Mount(host_path=str(tmp_path), container_path="/volume")
+    everything = {"capabilities": pb.Capability(add_capabilities=["ALL"])}
+    container = started(kubelet, pod_of(kubelet), context=everything, mounts=[plain])
+
+    assert "Permission denied" in kubelet.inside(container, "cat /volume/secret; chmod 666 /volume/secret")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_output_goes_to_the_log_also_through_dev_stdout(served: Served, kubelet: Kubelet) -> None:
+    pod = kubelet.pod(log_directory=str(served.dirs.logs), **in_context(namespace_options=own_users()))
+    script = "echo plain; echo opened > /dev/stdout; echo error > /dev/stderr; sleep 3600"
+    for user in (0, IMAGE_USER):
+        log = served.dirs.logs / f"{user}.log"
+        identity = {"run_as_user": pb.Int64Value(value=user)}
+        started(kubelet, pod, "sh", "-c", script, log_path=log.name, context=identity)
+        wait_until(partial(has_lines, log, 3))
+        assert {line.rpartition(" ")[2] for line in log.read_text().splitlines()} == {"plain", "opened", "error"}
+
+
+def test_exec_runs_as_the_root_and_the_user_of_the_pod(kubelet: Kubelet) -> None:
+    pod = pod_of(kubelet)
+    root = started(kubelet, pod)
+    user = started(kubelet, pod, context={"run_as_user": pb.Int64Value(value=IMAGE_USER)})
+
+    assert kubelet.inside(root, "id -u; echo opened > /dev/stdout") == "0\nopened\n"
+    assert kubelet.inside(user, "id -u; echo opened > /dev/stdout") == "1000\nopened\n"
+
+
+def test_containers_share_memory_and_pids_as_the_pod_says(kubelet: Kubelet) -> None:
+    options = own_users()
+    options.pid = pb.POD
+    pod = kubelet.pod(**in_context(namespace_options=options))
+    one, other = started(kubelet, pod), started(kubelet, pod)
+
+    kubelet.inside(one, "echo shared > /dev/shm/file")
+
+    assert kubelet.inside(other, "cat /dev/shm/file; cat /proc/1/comm").split() == ["shared", "pause"]
+
+
+def test_root_of_the_pod_binds_low_ports_pings_and_mounts_sysctls(kubelet: Kubelet) -> None:
+    pod = kubelet.pod(
+        linux=pb.LinuxPodSandboxConfig(
+            security_context=pb.LinuxSandboxSecurityContext(namespace_options=own_users()),
+            sysctls={"net.ipv4.ip_local_port_range": "1024 1100", "kernel.shm_rmid_forced": "1"},
+        )
+    )
+    container = started(kubelet, pod)
+
+    sysctls = "/proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shm_rmid_forced"
+    shown = kubelet.inside(container, f"cat {sysctls}; nc -l -p 80 -w 1 </dev/null; ping -c1 -W2 127.0.0.1")
+
+    assert shown.split()[:3] == ["1024", "1100", "1"]
+    assert "1 packets received" in shown
+    assert "denied" not in shown
+
+
+def test_unmasked_proc_is_whole(kubelet: Kubelet) -> None:
+    options = own_users()
+    pod = kubelet.pod(**in_context(namespace_options=options))
+    unmasked = pb.LinuxContainerSecurityContext(namespace_options=options)
+    container = kubelet.started(pod, linux=pb.LinuxContainerConfig(security_context=unmasked))
+
+    assert kubelet.inside(container, "grep -c ' /proc/' /proc/mounts").strip() == "0"
+
+
+def test_host_network_can_be_had_in_a_user_namespace(served: Served, kubelet: Kubelet) -> None:
+    assert served.cri.runtime.Status(pb.StatusRequest()).features.user_namespaces_host_network
+    container = started(kubelet, pod_of(kubelet, network=pb.NODE))
+
+    shown = kubelet.inside(container, "cat /proc/self/uid_map; ls /sys/class/net")
+
+    assert str(FIRST) in shown
+    assert {name for _, name in socket.if_nameindex()} <= set(shown.split())
+
+
+def test_container_that_a_user_starts_again_has_its_namespace_and_its_files(served: Served, kubelet: Kubelet) -> None:
+    container = started(kubelet, pod_of(kubelet))
+    kubelet.inside(container, "touch /mine; chown 1000 /mine")
+
+    served.engine.api.restart(container, timeout=0)
+
+    wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_RUNNING)
+    assert kubelet.inside(container, "stat -c %u /mine; cat /proc/self/uid_map").split()[:3] == [
+        "1000",
+        "0",
+        str(FIRST),
+    ]
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "newer", "open to others"])
+def test_container_without_a_sound_order_does_not_start(served: Served, kubelet: Kubelet, damage: str) -> None:
+    pod = pod_of(kubelet)
+    container = kubelet.created(pod, **secured(namespace_options=own_users()))
+    order = served.engine.home / "oci" / container
+    content = order.read_bytes()
+    match damage:
+        case "missing":
+            order.unlink()
+        case "damaged":
+            order.write_bytes(content.replace(b"655360", b"000000"))
+        case "newer":
+            order.write_bytes(re.sub(rb"^1 ", b"2 ", content))
+        case _:
+            order.chmod(0o644)
+
+    code, message = refusal(lambda: served.cri.start(container))
+
+    assert code == Code.UNKNOWN
+    assert f"{served.engine.home}/oci/{container}" in message
+    assert served.cri.container_status(container).state == pb.CONTAINER_EXITED
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (pb.NamespaceOption(userns_options=pb.UserNamespace(mode=pb.POD)), "userns_options.uids"),
+        (
+            pb.NamespaceOption(userns_options=pb.UserNamespace(mode=pb.POD, uids=mapping(length=0), gids=mapping())),
+            "userns_options.uids[0]",
+        ),
+        (own_users(ipc=pb.NODE), "ipc"),
+    ],
+)
+def test_pod_that_cannot_have_a_user_namespace_is_refused(
+    kubelet: Kubelet, options: pb.NamespaceOption, field: str
+) -> None:
+    code, message = refusal(lambda: kubelet.pod(**in_context(namespace_options=options)))
+
+    assert code == Code.INVALID_ARGUMENT
+    assert f"config.linux.security_context.namespace_options.{field}" in message
+
+
+def test_container_with_other_users_than_its_pod_is_refused(kubelet: Kubelet, tmp_path: Path) -> None:
+    pod = pod_of(kubelet)
+
+    other = refusal(lambda: kubelet.created(pod, **secured(namespace_options=own_users(FIRST + SIZE))))
+    none = refusal(lambda: kubelet.created(pod))
+    mounts = [volume(tmp_path, first=FIRST + SIZE)]
+    mount = refusal(lambda: kubelet.created(pod, mounts=mounts, **secured(namespace_options=own_users())))
+
+    assert {code for code, _ in (other, none, mount)} == {Code.INVALID_ARGUMENT}
+    assert "must be those of the pod sandbox" in other[1]
+    assert "config.mounts[0].uidMappings" in mount[1]

@@ -1,0 +1,47 @@
+"""Orders for the OCI runtime: one file for each container that has one, in the directory that Docker's runtime reads.
+
+They outlive the server and a reboot, as containers do: one that a user starts by hand again has its order.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from shim.base import atomic_files
+from shim.domain.errors import InvalidArgument, ShimError
+from shim.oci_runtime.order import FILE_LIMIT, Order, encode
+
+log = structlog.get_logger(__name__)
+
+
+def put(directory: Path, order: Order) -> None:
+    """Write the order of a container; the directory is made if need be. Raise ShimError."""
+    content = encode(order)
+    if len(content) > FILE_LIMIT:
+        raise InvalidArgument(f"order of container {order.container}: {len(content)} bytes, at most {FILE_LIMIT}")
+    atomic_files.ensure_private_directory(directory)
+    atomic_files.write_atomically(directory / order.container, content)
+
+
+def delete(directory: Path, container_id: str) -> None:
+    """Remove the order of a container; one without is fine."""
+    atomic_files.remove_file(directory / container_id)
+
+
+def keep_only(directory: Path, container_ids: Collection[str], *, before: float) -> None:
+    """Remove the orders of all others that are older than `before` (seconds since the epoch).
+
+    These containers were removed externally. What cannot be removed stays, and is logged.
+    """
+    if not directory.is_dir():
+        return
+    atomic_files.remove_temporaries(directory)
+    for path in directory.iterdir():
+        try:
+            if path.name not in container_ids and path.stat().st_mtime < before:
+                delete(directory, path.name)
+        except FileNotFoundError:
+            continue  # its container has been removed in the meantime
+        except ShimError as error:
+            log.error("failed to remove order of removed container", container=path.name, error=error)

@@ -1,0 +1,124 @@
+"""Whether pods can have user namespaces on this node."""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+import shim.oci_runtime
+from shim.base.background import Background
+from shim.base.spawn import run_bounded
+from shim.domain.errors import ShimError, reason_of
+from shim.engine.answers import EngineInfo
+from shim.engine.facts import EngineFacts
+from shim.engine.image_store import store_root
+from shim.engine.runc import ORDERED_RUNTIME
+from shim.oci_runtime.command import SELF_TEST
+
+INSTALL = "pydockershim install --docker"
+_ORDERS = "--orders"
+_DRIVERS = ("overlay2", "overlayfs")
+_PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
+_TEST_SECONDS = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+def orders_directory(info: EngineInfo) -> Path | None:
+    """Return where the OCI runtime that Docker knows reads its orders; None where Docker knows none."""
+    runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
+    match runtime and runtime.runtime_args:
+        case [option, directory] if option == _ORDERS and directory.startswith("/"):
+            return Path(directory)
+        case _:
+            return None
+
+
+class _Tested(NamedTuple):
+    """What a test was made of, and its result."""
+
+    store: Path
+    problem: str
+    """Empty when all is well."""
+
+
+class UserNamespaces:
+    """Support for user namespaces: the settings of Docker, and a test of the kernel on Docker's file system.
+
+    The test is made once for each place of images, in the background of the first question. Thread-safe.
+    """
+
+    def __init__(self, facts: EngineFacts) -> None:
+        """Ask nothing yet."""
+        self._facts = facts
+        self._tested: _Tested | None = None
+        self._test = Background(self._run, name="test-userns")
+
+    def known_problem(self) -> str:
+        """Return why pods cannot have user namespaces, as far as it is known without a wait; empty if they can."""
+        info = self._facts.info()
+        problem = _setting(info)
+        if problem:
+            return problem
+        tested = self._tested
+        if tested is None or tested.store != _store(info):
+            self._test.begin()
+            return "the test of this node has not ended yet"
+        return tested.problem
+
+    def problem(self) -> str:
+        """Return why pods cannot have user namespaces, empty if they can; wait for the test of this node."""
+        info = self._facts.info()
+        problem = _setting(info)
+        if problem:
+            return problem
+        tested = self._tested
+        if tested is None or tested.store != _store(info):
+            tested = self._test.join(what="wait for the test of user namespaces")
+        return tested.problem
+
+    def _run(self) -> _Tested:
+        store = _store(self._facts.info())
+        tested = _Tested(store, _test(store))
+        self._tested = tested
+        if tested.problem:
+            log.warning("pods cannot have user namespaces", reason=tested.problem)
+        return tested
+
+
+def _store(info: EngineInfo) -> Path:
+    return store_root(info, pids=())
+
+
+def _setting(info: EngineInfo) -> str:
+    """Return which setting of Docker is in the way, empty if none is."""
+    options = {name for option in info.security_options or () for name in option.split(",")}
+    if orders_directory(info) is None:
+        return f"docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
+    if "name=userns" in options:
+        return "docker has one user namespace for all containers (userns-remap)"
+    if "name=rootless" in options:
+        return "docker is rootless"
+    if info.driver not in _DRIVERS:
+        return f"docker's storage driver is {info.driver}; {' and '.join(_DRIVERS)} can"
+    return ""
+
+
+def _test(store: Path) -> str:
+    try:
+        outcome = run_bounded(
+            Path(sys.executable),
+            arguments=["-IS", str(_PROGRAM), SELF_TEST, str(store)],
+            environment={},
+            stdin=b"",
+            timeout=_TEST_SECONDS,
+            what="test user namespaces",
+        )
+    except OSError as error:
+        return f"test user namespaces: {reason_of(error)}"
+    except ShimError as error:
+        return str(error)
+    if outcome.returncode == 0:
+        return ""
+    return outcome.stderr.decode(errors="replace").strip() or f"the test ended with {outcome.returncode}"

@@ -1,0 +1,84 @@
+"""The command line of the OCI runtime, and how it tells of an error: as runc does, in the file `--log`."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shim.oci_runtime import order, self_test
+from shim.oci_runtime.create import prepare
+from shim.oci_runtime.order import OrderError
+
+SELF_TEST = "self-test"
+"""First argument by which the program tests whether user namespaces work below a directory, the second one."""
+
+_WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootless", "--bundle", "-b", "--pid-file",
+                         "--console-socket", "--preserve-fds"})  # fmt: skip
+"""Options of `runc` and `runc create` whose value is the next word."""
+
+
+class Create(NamedTuple):
+    """What the words of `runc ... create ...` say."""
+
+    container: str
+    bundle: str
+    state_root: str
+    log: str
+
+
+def parse(words: Sequence[str]) -> Create:
+    """Read the words behind the program's name."""
+    values: dict[str, str] = {}
+    plain: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, separator, value = word.partition("=")
+        if name in _WITH_VALUE:
+            values[name] = value if separator else next(rest, "")
+        elif not word.startswith("-"):
+            plain.append(word)
+    return Create(
+        container=plain[-1] if len(plain) > 1 else "",
+        bundle=values.get("--bundle") or values.get("-b") or os.getcwd(),
+        state_root=values.get("--root", "/run/runc"),
+        log=values.get("--log", ""),
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prepare a container as its order says, and execute runc. Exit with 1 when it cannot be prepared."""
+    if arguments[0] == SELF_TEST:
+        _test(arguments[1])
+        return
+    directory, runtime, *words = arguments
+    create = parse(words)
+    try:
+        prepare(order.read(directory, create.container), bundle=create.bundle, state_root=create.state_root)
+    except (OSError, OrderError) as error:
+        _report(f"pydockershim's OCI runtime: {_text(error)}", log=create.log)
+        sys.exit(1)
+    os.execvp(runtime, [runtime, *words])
+
+
+def _test(store: str) -> None:
+    try:
+        self_test.run(store)
+    except OSError as error:
+        _report(_text(error), log="")
+        sys.exit(1)
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error.args[-1]) if error.args else type(error).__name__
+
+
+def _report(text: str, *, log: str) -> None:
+    print(text, file=sys.stderr)
+    if log:
+        line = {"level": "error", "msg": text, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        with open(log, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")

@@ -1,0 +1,208 @@
+"""What is done before runc creates a container in a user namespace: root, mounts, namespaces, standard streams.
+
+Everything that is mounted here is mounted in a mount namespace which ends with runc's process, but for the root of the
+container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
+"""
+
+import json
+import os
+import stat
+from typing import Any
+
+from shim.base import proc
+from shim.oci_runtime import kernel
+from shim.oci_runtime.layers import OVERLAY, Layers, covered, layers_of, mapped_clone, read_only_options
+from shim.oci_runtime.order import Order, OrderError, UserNamespace
+from shim.oci_runtime.user_namespace import mapping_of, namespace_of_pod
+
+PLACE = "/run/pydockershim-oci"
+"""Where runc sees the mounts, in a tmpfs of its mount namespace.
+
+On the host it has an empty `rootfs` alone, for `runc exec` changes to a directory of this name.
+"""
+ROOTFS = f"{PLACE}/rootfs"
+_SHM = "/dev/shm"  # noqa: S108 - the container path
+"""Docker's tmpfs for it is open to all users, and an ipc namespace's own needs no mapping."""
+_ANY_GROUP = "0 2147483647"
+"""What Docker lets send pings (`net.ipv4.ping_group_range`): more groups than the namespace has."""
+_MODE = 0o711
+
+Json = dict[str, Any]
+
+
+def prepare(order: Order, *, bundle: str, state_root: str) -> None:
+    """Change the bundle of a container as ordered. What fails is undone, and raised as OrderError or OSError.
+
+    Afterwards this process is in the mount namespace in which runc has to run, and root of the container owns the
+    standard streams.
+    """
+    path = f"{bundle}/config.json"
+    with open(path, "rb") as file:
+        config: Json = json.loads(file.read())
+    wanted = order.user_namespace
+    namespace = namespace_of_pod(wanted, state_root=state_root) if wanted.pause else None
+    mapping = mapping_of(wanted)
+    binds = _Binds(config, mapping=mapping, host_ids=order.host_ids)
+    _mount_all(os.path.join(bundle, config["root"]["path"]), binds, wanted=wanted, mapping=mapping)
+    _change_namespaces(config, wanted, namespace=namespace)
+    config["root"]["path"] = ROOTFS
+    with open(path, "wb") as changed:
+        changed.write(json.dumps(config).encode())
+    _own_streams(wanted)
+
+
+class _Binds:
+    """The bind mounts of a container: copies of their sources, made while this process is in the host's namespace.
+
+    A copy stays in the peer group of its source, so mount propagation is as it was.
+    """
+
+    def __init__(self, config: Json, *, mapping: int, host_ids: tuple[str, ...]) -> None:
+        self._trees: list[tuple[Json, int, bool]] = []
+        self._images: list[tuple[Json, Layers, int, str]] = []
+        for mount in config["mounts"]:
+            if mount.get("type") == "bind":
+                self._add(mount, mapping=mapping, keeps_ids=mount["destination"] in (*host_ids, _SHM))
+
+    def _add(self, mount: Json, *, mapping: int, keeps_ids: bool) -> None:
+        source = os.open(mount["source"], os.O_PATH | os.O_CLOEXEC)
+        try:
+            tree = kernel.clone_tree(source, recursive="rbind" in mount.get("options", ()))
+            try:
+                if not keeps_ids:
+                    kernel.map_ids(tree, mapping, private=False)
+            except OSError as error:
+                # An image volume is an overlay; its layers are mapped as those of a root are.
+                os.close(tree)
+                self._add_image(mount, source, mapping=mapping, cause=error)
+                return
+            self._trees.append((mount, tree, stat.S_ISDIR(os.fstat(source).st_mode)))
+        finally:
+            os.close(source)
+
+    def _add_image(self, mount: Json, source: int, *, mapping: int, cause: OSError) -> None:
+        found = _mount_of(source)
+        if found.kind != OVERLAY:
+            kind = os.fsdecode(found.kind)
+            raise OSError(f"the mount at {mount['destination']} is on {kind}, which has no id-mapped mounts: {cause}")
+        layers = layers_of(found)
+        inside = os.path.relpath(os.readlink(f"/proc/self/fd/{source}"), found.point)
+        below = os.path.normpath(f"{found.root}/{inside}")
+        self._images.append((mount, layers, mapped_clone(layers, mapping), below))
+
+    def attach(self, directory: str) -> None:
+        """Attach the copies below a directory, and let the container's mounts have them as sources."""
+        os.mkdir(directory, _MODE)
+        for number, (mount, layers, tree, below) in enumerate(self._images):
+            whole, at = f"{directory}/image{number}", f"{directory}/volume{number}"
+            os.mkdir(whole, _MODE)
+            with covered(layers, tree):
+                options = read_only_options(layers, empty=directory)
+                kernel.mount("overlay", whole, kind="overlay", flags=kernel.MS_RDONLY, data=options)
+            opened = os.open(whole, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            inside = kernel.open_inside(opened, below)
+            self._trees.append((mount, kernel.clone_tree(inside), stat.S_ISDIR(os.fstat(inside).st_mode)))
+            mount["source"] = at
+        for number, (mount, tree, is_directory) in enumerate(self._trees):
+            at = f"{directory}/{number}"
+            if is_directory:
+                os.mkdir(at, _MODE)
+            else:
+                os.close(os.open(at, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+            kernel.attach(tree, at)
+            mount["source"] = at
+
+
+def _mount_all(root: str, binds: _Binds, *, wanted: UserNamespace, mapping: int) -> None:
+    docker = next((mount for mount in reversed(_mounts()) if mount.point == root), None)
+    if docker is None:
+        raise OSError(f"the root {root} is not a mount, as it is with Docker's storage driver overlay2")
+    layers = layers_of(docker)
+    tree = mapped_clone(layers, mapping)
+    os.makedirs(ROOTFS, _MODE, exist_ok=True)
+    _check_own(PLACE)
+    host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    kernel.unmount(root)
+    try:
+        kernel.unshare(kernel.CLONE_NEWNS)
+        private = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        # Mounts of the host go on to arrive here, and none goes out.
+        kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
+        kernel.mount("tmpfs", PLACE, kind="tmpfs", data=b"mode=711")
+        os.mkdir(ROOTFS, _MODE)
+        with covered(layers, tree), kernel.file_ids(wanted.uid, wanted.gid):
+            # Mounted by the root of the container: the kernel makes the work directory with the ids of the mounter.
+            kernel.mount("overlay", ROOTFS, kind="overlay", data=layers.options)
+        copy = _clone_of(ROOTFS)
+        kernel.set_namespace(host, kernel.CLONE_NEWNS)
+        kernel.attach(copy, root)
+    except OSError:
+        kernel.set_namespace(host, kernel.CLONE_NEWNS)
+        os.chdir(layers.directory)
+        kernel.mount("overlay", root, kind="overlay", data=layers.options)
+        os.chdir("/")
+        raise
+    kernel.set_namespace(private, kernel.CLONE_NEWNS)
+    binds.attach(f"{PLACE}/mounts")
+
+
+def _mounts() -> list[proc.Mount]:
+    with open("/proc/self/mountinfo", "rb") as table:
+        return list(proc.mounts(table.read()))
+
+
+def _mount_of(opened: int) -> proc.Mount:
+    """Return the mount that an open file lies on."""
+    with open(f"/proc/self/fdinfo/{opened}", "rb") as description:
+        identity = proc.value_of(description.read(), b"mnt_id")
+    return next(mount for mount in _mounts() if mount.id == identity)
+
+
+def _clone_of(path: str) -> int:
+    opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return kernel.clone_tree(opened)
+    finally:
+        os.close(opened)
+
+
+def _check_own(path: str) -> None:
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
+        raise OrderError(f"{path} must be a directory of root that nobody else can write")
+
+
+def _change_namespaces(config: Json, wanted: UserNamespace, *, namespace: int | None) -> None:
+    """Put the container into the pod's user namespace, an open one or a new one."""
+    linux = config["linux"]
+    kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each)]
+    # runc opens it by this process, which it replaces.
+    path = {} if namespace is None else {"path": f"/proc/{os.getpid()}/fd/{namespace}"}
+    linux["namespaces"] = [*kept, {"type": "user", **path}]
+    linux["uidMappings"] = [{"containerID": 0, "hostID": wanted.uid, "size": wanted.uids}]
+    linux["gidMappings"] = [{"containerID": 0, "hostID": wanted.gid, "size": wanted.gids}]
+    sysctl = linux.get("sysctl") or {}
+    if sysctl.get("net.ipv4.ping_group_range") == _ANY_GROUP:
+        sysctl["net.ipv4.ping_group_range"] = f"0 {wanted.gids - 1}"
+    if not any(each["type"] == "network" for each in kept):
+        _bind_sysfs(config["mounts"])
+
+
+def _is_network_of_host(namespace: Json) -> bool:
+    """Return whether a container joins the host's network by that of another: nobody in the pod may enter it anew."""
+    path: str = namespace.get("path", "") if namespace["type"] == "network" else ""
+    return path != "" and os.stat(path).st_ino == os.stat("/proc/self/ns/net").st_ino
+
+
+def _bind_sysfs(mounts: list[Json]) -> None:
+    """Show the host's sysfs: a new one can be mounted by the owner of the network namespace alone."""
+    for mount in mounts:
+        if mount.get("type") == "sysfs":
+            mount.update(type="bind", source="/sys", options=["rbind", "rro", "nosuid", "nodev", "noexec"])
+
+
+def _own_streams(wanted: UserNamespace) -> None:
+    """Give the pipes of the standard streams to the container's root, so that /dev/stdout can be opened."""
+    for stream in (0, 1, 2):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            os.fchown(stream, wanted.uid, wanted.gid)

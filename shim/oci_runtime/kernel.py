@@ -1,0 +1,136 @@
+"""The system calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError."""
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CLONE_NEWNS = 0x20000
+CLONE_NEWUSER = 0x10000000
+
+MS_RDONLY = 1
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_IDMAP = 0x100000
+
+_OPEN_TREE = 428
+_MOVE_MOUNT = 429
+_OPENAT2 = 437
+_MOUNT_SETATTR = 442
+"""Numbers of system calls that all architectures share (asm-generic/unistd.h)."""
+
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_IN_ROOT = 0x10
+
+_CAPABILITIES_V3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.syscall.restype = ctypes.c_long
+
+
+def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: bytes = b"") -> None:
+    """Attach a file system, or do what `flags` say (man 2 mount)."""
+    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data or None)
+    _check(result, f"mount {kind or source} on {target}")
+
+
+def unmount(target: str) -> None:
+    """Take the topmost mount off `target` at once, although it may be in use; EINVAL if there is none."""
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces of these kinds for new ones."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def set_namespace(descriptor: int, kind: int) -> None:
+    """Enter an open namespace."""
+    _check(_libc.setns(descriptor, kind), "setns")
+
+
+def clone_tree(opened: int, *, recursive: bool = False) -> int:
+    """Return a descriptor for a bind mount of an open file or directory, attached nowhere.
+
+    `recursive` takes along what is mounted below it.
+    """
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    return _check(_call(_OPEN_TREE, opened, b"", flags), f"clone the mount of {os.readlink(f'/proc/self/fd/{opened}')}")
+
+
+def attach(tree: int, target: str) -> None:
+    """Mount a copy that is attached nowhere."""
+    result = _call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    _check(result, f"attach a mount to {target}")
+
+
+def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
+    """Map the ids of a copy that is attached nowhere. EINVAL where its file system has no id-mapped mounts.
+
+    Mounts below its top keep their ids. `private` takes it out of mount propagation as well.
+    """
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, MS_PRIVATE if private else 0, user_namespace)
+    result = _call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+    _check(result, "map the ids of a mount")
+
+
+@contextmanager
+def file_ids(uid: int, gid: int) -> Iterator[None]:
+    """Reach files as these ids of the host inside the block, with all capabilities that root has.
+
+    setfsuid(2) takes the capabilities on files away, so they are set again.
+    """
+    capabilities = _capabilities()
+    _libc.setfsgid(gid)
+    _libc.setfsuid(uid)
+    _set_capabilities(capabilities)
+    try:
+        yield
+    finally:
+        _libc.setfsuid(0)
+        _libc.setfsgid(0)
+        _set_capabilities(capabilities)
+
+
+def open_inside(directory: int, path: str) -> int:
+    """Return an O_PATH descriptor of what is at `path` below an open directory, and follow no link on the way."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
+    return _check(_call(_OPENAT2, directory, os.fsencode(path), how, len(how)), f"open {path}")
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def _capabilities() -> ctypes.Array[ctypes.c_uint32]:
+    sets = (ctypes.c_uint32 * 6)()
+    _check(_libc.capget(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capget")
+    return sets
+
+
+def _set_capabilities(sets: ctypes.Array[ctypes.c_uint32]) -> None:
+    _check(_libc.capset(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capset")
+
+
+def _call(number: int, *arguments: int | bytes) -> int:
+    words = (each if isinstance(each, bytes) else ctypes.c_long(each) for each in arguments)
+    return int(_libc.syscall(ctypes.c_long(number), *words))
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

@@ -1,0 +1,95 @@
+"""Overlay mounts with id-mapped layers.
+
+A merged overlay cannot be id-mapped, its layers can. The layers are all below one directory. For the moment in which an
+overlay is mounted, an id-mapped clone of that directory covers it, in a mount namespace of this process: so the options
+stay those of Docker, which Docker and a later start find in the mount table.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from shim.base.proc import Mount, unescape
+from shim.oci_runtime import kernel
+
+_SEPARATOR = re.compile(rb"(?<!\\),")
+_BETWEEN_LAYERS = re.compile(rb"(?<!\\):")
+OVERLAY = b"overlay"
+_ACCESS = (b"rw", b"ro")
+
+
+class Layers(NamedTuple):
+    """The layers of an overlay mount."""
+
+    directory: str
+    """What all of them are below, and what relative names of them are relative to."""
+    options: bytes
+    """As the mount was made with."""
+    lower: tuple[bytes, ...]
+    """Uppermost first, the writable one among them."""
+
+
+def layers_of(mount: Mount) -> Layers:
+    """Return the layers of an overlay. Raise OSError for another file system, or where they cannot be told."""
+    if mount.kind != OVERLAY:
+        raise OSError(f"{mount.point} is on {os.fsdecode(mount.kind)}, not on an overlay")
+    options = [option for option in _SEPARATOR.split(unescape(mount.fields[-1])) if option not in _ACCESS]
+    lower: list[bytes] = []
+    writable: dict[bytes, bytes] = {}
+    for option in options:
+        key, _, value = option.partition(b"=")
+        if key in (b"lowerdir", b"lowerdir+"):
+            lower += _BETWEEN_LAYERS.split(value)
+        elif key in (b"upperdir", b"workdir"):
+            writable[key] = value
+    names = [*lower, *writable.values()]
+    upper = [writable[b"upperdir"]] if b"upperdir" in writable else []
+    base = _relative_to(upper, mount)
+    is_relative = any(name[:1] != b"/" for name in names)
+    directory = base if is_relative else os.path.commonpath([os.path.dirname(os.fsdecode(name)) for name in names])
+    if directory == "/" or not all(
+        os.path.join(base, os.fsdecode(name)).startswith(f"{directory.rstrip('/')}/") for name in names
+    ):
+        raise OSError(f"the layers of {mount.point} have no directory in common")
+    return Layers(directory=directory, options=b",".join(options), lower=(*upper, *lower))
+
+
+def _relative_to(upper: list[bytes], mount: Mount) -> str:
+    """Return the directory that relative names are relative to.
+
+    Docker's overlay2 names all layers relative to the directory of the container's own, above the mount; containerd
+    names the lower ones relative to that above the writable one.
+    """
+    place = os.fsdecode(upper[0]) if upper and upper[0][:1] == b"/" else mount.point
+    return os.path.dirname(os.path.dirname(place))
+
+
+@contextmanager
+def covered(layers: Layers, tree: int) -> Iterator[None]:
+    """Cover the directory of layers by an id-mapped clone inside the block, and make it the working directory."""
+    kernel.attach(tree, layers.directory)
+    try:
+        os.chdir(layers.directory)
+        yield
+    finally:
+        os.chdir("/")
+        kernel.unmount(layers.directory)
+
+
+def mapped_clone(layers: Layers, mapping: int) -> int:
+    """Return an id-mapped clone of the directory of layers, attached nowhere."""
+    opened = os.open(layers.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        tree = kernel.clone_tree(opened)
+        kernel.map_ids(tree, mapping, private=True)
+    finally:
+        os.close(opened)
+    return tree
+
+
+def read_only_options(layers: Layers, *, empty: str) -> bytes:
+    """Return the options to mount all layers read-only. `empty` is a directory, for an overlay needs two layers."""
+    lower = layers.lower if len(layers.lower) > 1 else (*layers.lower, os.fsencode(empty))
+    return b"lowerdir=" + b":".join(lower)

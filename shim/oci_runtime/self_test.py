@@ -1,0 +1,67 @@
+"""Whether this kernel and this file system can do what a container in a user namespace needs, by doing it.
+
+Mounts are made in a mount namespace that ends with this process, files below a directory that is removed again.
+"""
+
+import os
+from contextlib import suppress
+
+from shim.oci_runtime import kernel
+from shim.oci_runtime.layers import Layers, covered, mapped_clone
+from shim.oci_runtime.order import UserNamespace
+from shim.oci_runtime.user_namespace import mapping_of
+
+_NAME = "pydockershim-self-test"
+_MOUNT_POINTS = ("/merged", "/memory")
+_OWNER = 1 << 20
+"""The host's id of root in the test's namespace; any will do."""
+
+
+def run(store: str) -> None:
+    """Raise OSError, which says what is missing, unless it works below the directory `store`."""
+    place = f"{store}/{_NAME}"
+    _remove(place)
+    try:
+        for name in ("", "/lower", "/upper", "/work", *_MOUNT_POINTS):
+            os.mkdir(f"{place}{name}", 0o755)
+        _create(f"{place}/lower/theirs")
+        _try(place)
+    finally:
+        for name in _MOUNT_POINTS:
+            with suppress(OSError):  # not mounted: the test has failed before
+                kernel.unmount(f"{place}{name}")
+        _remove(place)
+
+
+def _try(place: str) -> None:
+    # Without the host's root, which takes a capability that the server's unit has dropped (CAP_SETFCAP).
+    mapping = mapping_of(UserNamespace(uid=_OWNER, uids=1 << 16, gid=_OWNER, gids=1 << 16, pause=""), spare=False)
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
+    layers = Layers(directory=place, options=b"lowerdir=lower,upperdir=upper,workdir=work", lower=())
+    with covered(layers, mapped_clone(layers, mapping)), kernel.file_ids(_OWNER, _OWNER):
+        kernel.mount("overlay", "merged", kind="overlay", data=layers.options)
+        merged = os.open("merged", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.close(os.open("ours", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=merged))
+        seen = os.stat("theirs", dir_fd=merged).st_uid
+    kept = os.stat(f"{place}/upper/ours").st_uid
+    if (seen, kept) != (_OWNER, 0):
+        raise OSError(f"an overlay of id-mapped layers shows owner {seen} for 0, and keeps {kept} for {_OWNER}")
+    kernel.mount("tmpfs", f"{place}/memory", kind="tmpfs")
+    memory = os.open(f"{place}/memory", os.O_PATH | os.O_CLOEXEC)
+    kernel.map_ids(kernel.clone_tree(memory), mapping, private=True)
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def _remove(place: str) -> None:
+    """Remove what a test has left: its own directories, which hold nothing of others."""
+    for directory, names, files in os.walk(place, topdown=False):
+        for name in files:
+            os.unlink(f"{directory}/{name}")
+        for name in names:
+            os.rmdir(f"{directory}/{name}")
+    if os.path.isdir(place):
+        os.rmdir(place)

@@ -1,0 +1,77 @@
+"""The user namespaces that are needed to make a container: one that only maps ids, and that of the pod."""
+
+import json
+import os
+
+from shim.oci_runtime import kernel
+from shim.oci_runtime.order import OrderError, UserNamespace
+
+SPARE_ID = 4294901760
+"""The id on disk of the host's root in the layers of a container.
+
+Without an id there, Docker could not make files in the root of the container (`docker cp`). No file of an image has
+this id, and the container sees its files as nobody's.
+"""
+
+_START_TIME = 19
+"""Field of /proc/<pid>/stat, counted behind the command's name (proc_pid_stat(5))."""
+
+
+def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
+    """Return a descriptor of a new user namespace that maps ids as a pod's does, for mounts; `spare` adds SPARE_ID.
+
+    The kernel takes a mapping for a mount from a namespace alone. It needs a process, which ends here.
+    """
+    ready, entered = os.pipe()
+    hold, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        try:
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(entered, b"x")
+            os.read(hold, 1)
+        finally:
+            os._exit(0)
+    os.close(entered)
+    os.close(hold)
+    try:
+        if not os.read(ready, 1):
+            raise OSError("a user namespace could not be made: see user.max_user_namespaces (sysctl)")
+        for name, first, count in (("uid_map", wanted.uid, wanted.uids), ("gid_map", wanted.gid, wanted.gids)):
+            with open(f"/proc/{child}/{name}", "wb") as table:
+                table.write(b"0 %d %d\n" % (first, count) + (b"%d 0 1\n" % SPARE_ID if spare else b""))
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.close(release)
+        os.waitpid(child, 0)
+
+
+def namespace_of_pod(wanted: UserNamespace, *, state_root: str) -> int:
+    """Return a descriptor of the user namespace that a pod's pause container has; programs executed next inherit it.
+
+    `state_root` is runc's directory of containers. The process is told from another with the same pid by its start
+    time, and the namespace by its mapping. Raise OrderError when it is not there.
+    """
+    path = f"{state_root}/{wanted.pause}/state.json"
+    try:
+        with open(path, "rb") as file:
+            state = json.loads(file.read())
+        pid, started = int(state["init_process_pid"]), int(state["init_process_start"])
+        opened = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+        if _started(pid) != started:
+            raise OrderError(f"the pause container {wanted.pause} of its pod has ended")
+    except (OSError, ValueError, KeyError) as error:
+        raise OrderError(f"the pause container {wanted.pause} of its pod does not run: {error}") from error
+    for name, first, count in (("uid_map", wanted.uid, wanted.uids), ("gid_map", wanted.gid, wanted.gids)):
+        with open(f"/proc/{pid}/{name}", "rb") as table:
+            if table.read().split() != [b"0", b"%d" % first, b"%d" % count]:
+                raise OrderError(f"the user namespace of its pod has another {name} than ordered")
+    os.set_inheritable(opened, True)
+    return opened
+
+
+def _started(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[_START_TIME])

@@ -1,0 +1,84 @@
+"""The user namespace of a pod (`hostUsers: false`), which Docker has no field for: the OCI runtime makes it.
+
+Docker is asked for that runtime, and an order that is written between create and start says what to make.
+"""
+
+from collections.abc import Sequence
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
+from shim.oci import orders
+from shim.oci.user_namespaces import orders_directory
+from shim.oci_runtime.order import Order, UserNamespace
+from shim.runtime import Runtime
+from shim.spec.mounts import container_path
+
+FIELD = "config.linux.security_context.namespace_options.userns_options"
+
+
+def is_asked_for(options: pb.NamespaceOption) -> bool:
+    """Return whether a pod, or a container as part of it, has a user namespace of its own."""
+    return options.HasField("userns_options") and options.userns_options.mode == pb.POD
+
+
+def check_supported(rt: Runtime, *, runtime: str) -> None:
+    """Check that a pod of this OCI runtime, empty for Docker's default, can have a user namespace on this node.
+
+    Raise FailedPrecondition with the reason why not.
+    """
+    problem = rt.user_namespaces.problem()
+    if not problem and not has_runc_shim(rt.facts.info(), runtime):
+        problem = f"the OCI runtime {runtime or rt.facts.info().default_runtime} is not runc"
+    if problem:
+        raise FailedPrecondition(f"{FIELD}: pods cannot have user namespaces on this node: {problem}")
+
+
+def check_container(config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig) -> None:
+    """Check that a container has the user namespace of its pod, and its mounts are mapped as that or not at all.
+
+    Raise InvalidArgument, which names the field.
+    """
+    namespace = pod.linux.security_context.namespace_options
+    own = config.linux.security_context.namespace_options
+    asked = is_asked_for(namespace)
+    if is_asked_for(own) != asked or (asked and own.userns_options != namespace.userns_options):
+        raise InvalidArgument(f"{FIELD} must be those of the pod sandbox")
+    of_pod = _mappings(namespace.userns_options.uids, namespace.userns_options.gids)
+    for index, mount in enumerate(config.mounts):
+        of_mount = _mappings(mount.uidMappings, mount.gidMappings)
+        if of_mount != ([], []) and (not asked or of_mount != of_pod):
+            raise InvalidArgument(
+                f"config.mounts[{index}].uidMappings and gidMappings are not those of the pod's user namespace"
+            )
+
+
+def _mappings(
+    uids: Sequence[pb.IDMapping], gids: Sequence[pb.IDMapping]
+) -> tuple[list[pb.IDMapping], list[pb.IDMapping]]:
+    return list(uids), list(gids)
+
+
+def order_user_namespace(
+    rt: Runtime, container_id: str, *, pod: pb.PodSandboxConfig, pause: str = "", mounts: Sequence[pb.Mount] = ()
+) -> None:
+    """Order the pod's user namespace, if it has one, for a container that has been created.
+
+    `pause` is the id of the pod's pause container, empty for that container itself.
+    """
+    options = pod.linux.security_context.namespace_options
+    directory = orders_directory(rt.facts.info())
+    if not is_asked_for(options) or directory is None:
+        return
+    uids, gids = options.userns_options.uids[0], options.userns_options.gids[0]
+    namespace = UserNamespace(uid=uids.host_id, uids=uids.length, gid=gids.host_id, gids=gids.length, pause=pause)
+    host_ids = tuple(container_path(mount) for mount in mounts if not mount.uidMappings)
+    orders.put(directory, Order(container=container_id, user_namespace=namespace, host_ids=host_ids))
+
+
+def runtime_of_pod(rt: Runtime, options: pb.NamespaceOption, *, runtime: str) -> str:
+    """Return the OCI runtime of a pod that would have `runtime`: the server's own for a user namespace."""
+    if not is_asked_for(options):
+        return runtime
+    check_supported(rt, runtime=runtime)
+    return ORDERED_RUNTIME

@@ -1,0 +1,94 @@
+"""The command line: words of runc, the shell script in front, and errors in runc's own way."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shim.oci_runtime
+from shim import share
+from shim.oci_runtime.command import Create, parse
+
+PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--root", "/r", "--log", "/l", "--log-format", "json", "create", "--bundle", "/b", "--pid-file", "/p", "id"],
+        ["--root=/r", "--log=/l", "--systemd-cgroup", "create", "--bundle=/b", "--console-socket", "/s", "id"],
+        ["--root", "/r", "--log", "/l", "create", "-b", "/b", "--no-pivot", "id"],
+    ],
+)
+def test_words_of_runc_are_understood(words: list[str]) -> None:
+    assert parse(words) == Create(container="id", bundle="/b", state_root="/r", log="/l")
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> list[str]:
+    """The script, with a runc that prints its arguments."""
+    script, runc = tmp_path / "oci-runtime", tmp_path / "runc"
+    script.write_text(share.oci_runtime(python=sys.executable, program=str(PROGRAM)))
+    runc.write_text('#!/bin/sh\necho runc "$@"\n')
+    for path in (script, runc):
+        path.chmod(0o755)
+    return [str(script), "--orders", str(tmp_path / "orders")]
+
+
+def run(runtime: list[str], *words: str) -> "subprocess.CompletedProcess[bytes]":
+    path = f"{Path(runtime[0]).parent}:/usr/bin:/bin"
+    return subprocess.run([*runtime, *words], capture_output=True, env={"PATH": path}, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--root", "/create", "state", "id"],
+        ["--log", "create", "--log-format", "json", "kill", "--all", "create", "9"],
+        ["--version"],
+        ["--root", "/r", "delete", "a b"],
+        ["features"],
+    ],
+)
+def test_all_verbs_but_create_are_those_of_runc(runtime: list[str], words: list[str]) -> None:
+    done = run(runtime, *words)
+
+    assert (done.returncode, done.stdout.decode()) == (0, " ".join(["runc", *words]) + "\n")
+
+
+def test_create_without_an_order_fails_in_the_log_of_runc(runtime: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+
+    done = run(runtime, "--root", "/r", "--log", str(log), "--log-format", "json", "create", "--bundle", "/b", "id")
+
+    assert done.returncode == 1
+    assert done.stdout == b""
+    line = json.loads(log.read_bytes())
+    assert line["level"] == "error"
+    assert f"container id has no order {tmp_path}/orders/id" in line["msg"]
+
+
+def test_exec_in_a_container_without_an_order_goes_on(runtime: list[str]) -> None:
+    done = run(runtime, "exec", "--process", "/p", "id")
+
+    assert done.returncode == 0
+    assert done.stdout == b"runc exec --process /p id\n"
+
+
+def test_script_that_docker_calls_without_the_directory_says_so(runtime: list[str]) -> None:
+    done = run(runtime[:1], "create", "id")
+
+    assert done.returncode == 1
+    assert b"the first argument must be --orders" in done.stderr
+
+
+def test_program_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(PROGRAM.parents[2])!r}); before = set(sys.modules); "
+        "import shim.oci_runtime.command; "
+        "print(*{n.partition('.')[0] for n in set(sys.modules) - before} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, check=True, timeout=60)
+    assert done.stdout.split() == [b"shim"]

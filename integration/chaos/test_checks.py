@@ -25,6 +25,18 @@ def test_logs(numbers: list[int], docker_has: list[int], contiguous: bool, said:
     assert faults_of(numbers, docker_has, contiguous=contiguous) == said
 
 
+@pytest.mark.parametrize(
+    ("numbers", "docker_has", "said"),
+    [
+        ([0, 1, 2, 0, 1], [0, 1, 2, 0, 1], []),
+        ([0, 1, 1], [0, 1], ["1 comes after 1"]),
+        ([0, 1], [0, 1, 0, 1, 2], ["1 lines are missing that Docker has, the first is 2"]),
+    ],
+)
+def test_logs_of_a_container_restarted_by_hand(numbers: list[int], docker_has: list[int], said: list[str]) -> None:
+    assert faults_of(numbers, docker_has, contiguous=True, once=False) == said
+
+
 def seen(*steps: str, life: int = 1) -> list[Seen]:
     return [Seen(life, C, step) for step in steps]
 
@@ -41,6 +53,20 @@ def seen(*steps: str, life: int = 1) -> list[Seen]:
 )
 def test_events(came: list[Seen], violations: int) -> None:
     assert len(event_violations(came)) == violations
+
+
+@pytest.mark.parametrize(
+    ("steps", "violations"),
+    [
+        (("created", "started", "stopped", "started", "stopped", "deleted"), 0),
+        (("started", "stopped", "started"), 0),
+        (("created", "started", "started"), 1),
+        (("started", "created", "stopped"), 1),
+        (("created", "deleted", "started"), 1),
+    ],
+)
+def test_events_of_a_container_restarted_by_hand(steps: tuple[str, ...], violations: int) -> None:
+    assert len(event_violations(seen(*steps), restarted={C})) == violations
 
 
 def test_events_that_never_came() -> None:

@@ -34,6 +34,8 @@ from shim.hostfs.client import HostFs
 from shim.logs.interface import ContainerLogs
 from shim.oci.user_namespaces import UserNamespaces
 from shim.stats_cache import StatsCache
+from shim.streaming.backlog import Room
+from shim.streaming.patience import LooksByContainer
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
@@ -154,6 +156,10 @@ class Runtime:
     """Uses host paths, which may hang, in another process."""
     sessions: Sessions
     """Issues the URLs of streaming sessions."""
+    backlogs: Room = field(default_factory=Room)
+    """Memory for output that waits for clients which read slowly."""
+    attach_looks: LooksByContainer = field(default_factory=LooksByContainer)
+    """How often clients of attach are looked at that keep a container from writing."""
     locks: Locks = field(default_factory=Locks)
     puller: ImagePuller = field(default_factory=ImagePuller)
     accounts: LoadingCache[ImageId, ImageAccounts] = field(default_factory=lambda: LoadingCache(capacity=16 << 20))

@@ -12,9 +12,13 @@ from shim.domain.errors import Cancelled, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.portforward import dial
 from shim.streaming import portforward
+from shim.streaming.patience import Stalled
 from shim.streaming.remotecommand import Streams, status_from_exit_code, status_from_failure, wait_streams
 from shim.streaming.sessions import Kind, PortForwardTask, RemoteTask, Task
 from shim.streaming.transport import Session
+
+REASON_SECONDS = 30.0
+"""How long a client that has stalled may take to be told why its session ends."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +47,9 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
         status = run()
     except Cancelled:
         raise
+    except Stalled as error:
+        _end_stalled(session, streams, error, protocol=protocol)
+        raise
     except ShimError as error:
         status = status_from_failure(str(error), protocol=protocol)
     except Exception as fault:  # reported too: a client takes an empty error stream for success
@@ -54,6 +61,13 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
             output.finish()
     streams.error.write(status)
     streams.error.finish()
+
+
+def _end_stalled(session: Session, streams: Streams, error: Stalled, *, protocol: str) -> None:
+    """Tell the client why its session ends, if it takes anything within REASON_SECONDS; end the session if not."""
+    reason = status_from_failure(str(error), protocol=protocol)
+    if streams.error.write(reason, seconds=REASON_SECONDS):
+        session.end(str(error))
 
 
 def _exec_status(rt: Runtime, task: RemoteTask, streams: Streams, protocol: str) -> bytes:

@@ -6,12 +6,14 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from shim import stream_runtime
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.container import exec as container_exec
 from shim.container.attach import attach_url
 from shim.container.exec import exec_url
 from shim.domain.errors import FailedPrecondition, ShimError
@@ -20,7 +22,7 @@ from shim.runtime import Runtime
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stream_runtime import serve_session
-from shim.streaming import spdy, transport
+from shim.streaming import patience, spdy, transport
 from shim.streaming.sessions import Kind, Task
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -30,6 +32,9 @@ from tests.threads import no_thread_for
 from tests.waits import wait_until
 
 V4 = "v4.channel.k8s.io"
+SERVING = "serving"
+KEPT = 40
+"""Pieces of 64 KiB of a process that has ended: about as much as Docker keeps."""
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def client_of(rt: Runtime, task: Task, *kinds: str) -> Iterator[tuple[SpdyClient
                 serve_session(rt, task, session, V4)
             session.finish()
 
-        serving = threading.Thread(target=serve)
+        serving = threading.Thread(target=serve, name=SERVING)
         serving.start()
         client = SpdyClient(far)
         yield client, {kind: client.open(streamtype=kind) for kind in kinds}
@@ -226,7 +231,7 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TICK", 0.02)
-    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
+    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * KEPT, endless=True))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
         while opened["stdout"] not in client.received:
@@ -236,7 +241,80 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
         threading.Event().wait(0.5)  # many checks
         client.read_to_end()
 
-        assert len(client.received[opened["stdout"]]) == 200 * 65536
+        assert len(client.received[opened["stdout"]]) == KEPT * 65536
+        assert b'"137"' in client.received[opened["error"]]
+
+
+def all_taken(engine: FakeEngine) -> bool:
+    """Whether Docker has none of an exec's output any more."""
+    [made] = engine.execs.values()
+    return made.taken == len(made.script.frames)
+
+
+@pytest.mark.parametrize("whose", ["container", "exec", "exec that docker does not answer for"])
+def test_output_is_taken_when_its_process_ends_whatever_the_client_does(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TICK", 1000.0)
+    monkeypatch.setattr(container_exec, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(container_exec, "ANSWER_SECONDS", 0.05)
+    with subprocess.Popen(["sleep", "1000"]) as process, ExitStack() as ending:
+        if whose == "container":
+            engine.containers[container].pid = process.pid
+            rt.view.refresh_container(container)
+        pid = process.pid if whose == "exec" else 0
+        engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * KEPT, endless=True, exit_code=3, pid=pid))
+        gate = ending.enter_context(engine.held("inspect_exec")) if "answer" in whose else None
+        asked = task(container_id=container, cmd=("x",))
+        client, opened = ending.enter_context(client_of(rt, asked, "error", "stdout", "stderr"))
+        while opened["stdout"] not in client.received:
+            client.read_some()
+        if gate is None:
+            wait_until(lambda: whose == "container" or "inspect_exec" in [method for method, _ in engine.calls])
+            assert not all_taken(engine)
+            process.kill()
+        wait_until(lambda: all_taken(engine))
+        if gate is not None:
+            engine.release(gate)
+            process.kill()
+        engine.exit_exec(next(iter(engine.execs)), exit_code=3)
+        client.read_to_end()
+
+        assert len(client.received[opened["stdout"]]) == KEPT * 65536
+        assert b'"3"' in client.received[opened["error"]]
+
+
+def test_what_a_process_leaves_for_a_client_that_does_not_read_is_bounded(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TICK", 0.02)
+    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        while opened["stdout"] not in client.received:
+            client.read_some()
+        engine.exit_container(container)
+        client.read_to_end()
+
+        assert "there is no room for more" in str(status(client, opened["error"])["message"])
+
+
+@pytest.mark.parametrize("reads_on", [True, False])
+def test_a_client_of_attach_for_which_its_container_waits_loses_its_session(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, reads_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stream_runtime, "REASON_SECONDS", 1000.0 if reads_on else 0.1)
+    engine.containers[container].output = [(1, bytes(65536))] * 200
+    asked = task(kind=Kind.ATTACH, container_id=container)
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        wait_until(lambda: engine.attachments and not engine.containers[container].attached)
+        if reads_on:
+            client.read_to_end()
+            assert "the container could not go on" in str(status(client, opened["error"])["message"])
+        else:
+            wait_until(lambda: SERVING not in [thread.name for thread in threading.enumerate()])
+    assert engine.inspect_container(container).state.running
 
 
 def test_attach_is_the_containers_own_process(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:

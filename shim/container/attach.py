@@ -1,11 +1,13 @@
 """Attach."""
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.exec_process import first_process
 from shim.container.find import running_container
-from shim.container.pump import Passed, copy_output, inputs
+from shim.container.pump import Output, inputs
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import AttachOptions
 from shim.runtime import Runtime
+from shim.streaming.patience import LeastPace
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
@@ -27,6 +29,8 @@ def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
 def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
     """Connect the client with the container's process until one of them ends. Earlier output is not shown.
 
+    Raise Stalled for a client that keeps the container from writing.
+
     Whether the end of the client's input is the end of the container's is the container's `stdin_once`, kept by Docker.
     """
 
@@ -40,9 +44,16 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         stderr=task.stderr,
         detach_keys=detach_keys(rt.server.mark) if config.tty else "",
     )
+    looks = rt.attach_looks.of(task.container_id)
+    patience = LeastPace(streams.session, looks, what=f"attach to container {task.container_id}")
     with (
+        first_process(rt, task.container_id) as first,
         rt.engine.attach_container(task.container_id, options=options) as stream,
-        inputs(stream, streams, resize=resize),
     ):
         # The form of the output follows from the container, whatever the client expects.
-        copy_output(stream, streams, tty=config.tty, passed=Passed())
+        output = Output(stream, streams, tty=config.tty, patience=patience, room=rt.backlogs)
+        if first is not None:
+            streams.session.when_ended(first, output.process_ended)
+        with inputs(stream, streams, resize=resize):
+            output.copy()
+    output.deliver()

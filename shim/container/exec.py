@@ -1,6 +1,8 @@
 """Exec."""
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.process import ProcessHandle, open_process
 from shim.container.exec_process import (
     check_success,
     exit_code,
@@ -10,7 +12,9 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.pump import Passed, copy_output, inputs
+from shim.container.pump import Output, inputs
+from shim.domain.errors import DeadlineExceeded, NotFound
+from shim.engine.answers import ExecInspect
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.runtime import Runtime
@@ -19,6 +23,12 @@ from shim.streaming.sessions import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
 """The first API version in which an exec is started with the size of its terminal."""
+
+LOOK_SECONDS = 0.5
+"""How long output waits for its client before the process is looked for that has written it."""
+
+ANSWER_SECONDS = 1.0
+"""Docker answers in milliseconds about an exec that runs."""
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
@@ -48,24 +58,32 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     exec_id = rt.engine.create_exec(task.container_id, body=_body(rt, task))
     with first_process(rt, task.container_id) as first:
         try:
-            _run(rt, task, streams, exec_id=exec_id)
+            output = _run(rt, task, streams, exec_id=exec_id, first=first)
             ended = wait_ended(rt, exec_id, container_id=task.container_id)
         except BaseException as error:
             kill_after_failure(rt, exec_id, container_id=task.container_id, because=error)
             raise
         check_success(rt, ended, exec_id, container_id=task.container_id, first=first)
+    output.deliver()
     return exit_code(ended, exec_id)
 
 
-def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str) -> None:
+def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first: ProcessHandle | None) -> Output:
+    """Run the command and take all its output; what the client has not taken yet is still to be delivered."""
+
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
 
-    passed = Passed()
     with rt.engine.start_exec(exec_id, tty=task.tty, size=_size_at_start(rt, streams)) as stream:
-        streams.session.watch(_EndWithContainer(rt, stream, passed, container_id=task.container_id).check)
+        patience = _UntilEnded(rt, streams, exec_id=exec_id)
+        output = Output(stream, streams, tty=task.tty, patience=patience, room=rt.backlogs)
+        patience.output = output
+        if first is not None:
+            streams.session.when_ended(first, output.process_ended)
+        streams.session.watch(_EndWithContainer(rt, stream, output, container_id=task.container_id).check)
         with inputs(stream, streams, resize=resize):
-            copy_output(stream, streams, tty=task.tty, passed=passed)
+            output.copy()
+    return output
 
 
 def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
@@ -76,16 +94,57 @@ def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
     return None if size is None else (size.width, size.height)
 
 
+class _UntilEnded:
+    """Lets output of a command wait for its client as long as the command itself runs: nobody else waits for it.
+
+    Once that has ended Docker reports no other end in the container, and does not answer for this one.
+    """
+
+    def __init__(self, rt: Runtime, streams: Streams, *, exec_id: str) -> None:
+        self.seconds: float | None = LOOK_SECONDS
+        self._rt = rt
+        self._session = streams.session
+        self._exec_id = exec_id
+        self.output: Output
+
+    def waited(self, *, first: bool) -> None:  # noqa: ARG002 - the interface has it
+        """Have the output be taken once the process has ended, or at once where it is gone."""
+        found = self._inspect()
+        if found is not None and found.running and not found.pid:
+            return  # to be asked again
+        self.seconds = None
+        if found is not None and found.running:
+            with open_process(found.pid, what=f"exec {self._exec_id}") as process:
+                # The number may have become another process's before it was opened.
+                again = self._inspect()
+                if process is not None and again is not None and again.running:
+                    self._session.when_ended(process, self.output.process_ended)
+                    return
+        self.output.process_ended()
+
+    def _inspect(self) -> ExecInspect | None:
+        """Return the state of the exec; None if it has ended, and Docker waits with the answer."""
+        outer = deadline.current()
+        try:
+            with deadline.bound(ANSWER_SECONDS):
+                return self._rt.engine.inspect_exec(self._exec_id)
+        except NotFound:
+            return None
+        except DeadlineExceeded:
+            outer.check(f"inspect exec {self._exec_id}")
+            return None
+
+
 class _EndWithContainer:
     """Ends the output of an exec whose container has ended: see `shim.container.exec_process.RUNNING_CHECK_SECONDS`.
 
-    Not before one check later, nor while there is output that the client has not taken yet: it would be lost.
+    Not before one check later, when none has come since.
     """
 
-    def __init__(self, rt: Runtime, stream: ProcessStream, passed: Passed, *, container_id: str) -> None:
+    def __init__(self, rt: Runtime, stream: ProcessStream, output: Output, *, container_id: str) -> None:
         self._rt = rt
         self._stream = stream
-        self._passed = passed
+        self._output = output
         self._container_id = container_id
         self._pieces = -1
 
@@ -93,9 +152,10 @@ class _EndWithContainer:
         """Close the stream if the container ended before the last check, and no output has come since."""
         if last_known_running(self._rt, self._container_id):
             return
-        if self._pieces == self._passed.pieces and not self._passed.writing:
+        self._output.process_ended()
+        if self._pieces == self._output.pieces:
             self._stream.close()
-        self._pieces = self._passed.pieces
+        self._pieces = self._output.pieces
 
 
 def _body(rt: Runtime, task: RemoteTask) -> dict[str, object]:

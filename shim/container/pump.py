@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 import structlog
 
@@ -11,8 +10,11 @@ from shim.base import deadline
 from shim.domain.errors import ShimError
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR
+from shim.streaming.backlog import Backlog, Room
 from shim.streaming.channel import Channel
-from shim.streaming.remotecommand import Sizes, Streams, TerminalSize, written
+from shim.streaming.patience import Patience, write_patiently
+from shim.streaming.remotecommand import Sizes, Streams, TerminalSize
+from shim.streaming.spdy import Buffer
 
 log = structlog.get_logger(__name__)
 
@@ -42,34 +44,63 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
             thread.join()
 
 
-@dataclass(slots=True)
-class Passed:
-    """How far the output of a process has been copied."""
+class Output:
+    """Copies the output of a process to its client, which may be slow, or not read at all.
 
-    pieces: int = 0
-    """So many have been read."""
-    writing: bool = False
-    """The last of them waits for its client."""
-
-
-def copy_output(stream: ProcessStream, streams: Streams, *, tty: bool, passed: Passed) -> None:
-    """Copy output until its end, waiting while the client does not take it. Raise Cancelled when the client has gone.
-
-    `passed` follows it, for other threads.
+    Docker reports no exit of a container, nor of any of its execs, while output of a process that has ended is not
+    taken. So the client has no part in it: from `process_ended` on all is taken at once, and waits here for the client
+    (`Backlog`). Until then the process waits, for as long as `patience` allows.
     """
-    if tty:
-        while piece := stream.read():
-            _pass_on(streams.stdout, piece, passed)
-        return
-    for number, piece in stream.frames():
-        _pass_on(streams.stderr if number == STDERR else streams.stdout, piece, passed)
 
+    def __init__(self, stream: ProcessStream, streams: Streams, *, tty: bool, patience: Patience, room: Room) -> None:
+        self._stream = stream
+        self._streams = streams
+        self._tty = tty
+        self._patience = patience
+        self._room = room
+        self._backlog: Backlog | None = None
+        self._ended = False
+        self.pieces = 0
+        """So many have been read."""
 
-def _pass_on(channel: Channel | None, piece: bytes, passed: Passed) -> None:
-    passed.pieces += 1
-    passed.writing = True
-    written(channel, piece)
-    passed.writing = False
+    def process_ended(self) -> None:
+        """Take note that the process has ended. Idempotent, from any thread; does not wait."""
+        self._ended = True
+        self._streams.session.wake_writers()
+
+    def copy(self) -> None:
+        """Take all output to its end. Raise Cancelled when the client has gone, Stalled when it takes too little."""
+        try:
+            self._copy()
+        except ShimError as error:
+            if self._backlog is not None:
+                self._backlog.fail(error)
+            raise
+
+    def _copy(self) -> None:
+        streams = self._streams
+        if self._tty:
+            while piece := self._stream.read():
+                self._pass_on(streams.stdout, piece)
+            return
+        for number, piece in self._stream.frames():
+            self._pass_on(streams.stderr if number == STDERR else streams.stdout, piece)
+
+    def deliver(self) -> None:
+        """Wait until the client has taken the rest. Raise Cancelled when it has gone."""
+        if self._backlog is not None:
+            self._backlog.finish()
+
+    def _pass_on(self, channel: Channel | None, piece: Buffer) -> None:
+        self.pieces += 1
+        if channel is None:
+            return
+        if self._backlog is None:
+            piece = write_patiently(channel, piece, self._patience, unless=lambda: self._ended)
+            if not piece:
+                return
+            self._backlog = Backlog(self._room)
+        self._backlog.put(channel, piece)
 
 
 def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> None:

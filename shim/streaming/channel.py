@@ -141,20 +141,24 @@ class Channel:
                 self._sending.put(self, data, fin=False)
             return data
 
-    def write(self, data: Buffer) -> None:
-        """Send all of `data`, waiting while the client does not take it. Cancelled when the client has gone.
+    def write(
+        self, data: Buffer, *, seconds: float | None = None, unless: Callable[[], bool] = lambda: False
+    ) -> Buffer:
+        """Send `data`, waiting while the client does not take it. Cancelled when the client has gone.
 
-        A stream that the client has ended swallows it: the others go on.
+        Return the rest: none, unless there was no room for `seconds`, or `unless` says not to wait for it. A stream
+        that the client has ended swallows it: the others go on.
         """
         rest = memoryview(data)
         try:
             with self._lock:
-                while rest:
-                    count = min(len(rest), self._wait_room())
+                while rest and (room := self._wait_room(seconds, unless)):
+                    count = min(len(rest), room)
                     self._sending.put(self, rest[:count], fin=False)
                     rest = rest[count:]
         except NotAllowed:
-            return
+            return b""
+        return rest
 
     def finish(self) -> None:
         """End the output: nothing more will be written. Idempotent."""
@@ -227,12 +231,12 @@ class Channel:
         if self._readable is not None:
             self._readable.notify_all()
 
-    def _wait_room(self) -> int:
-        while not (self._lost or (room := self._sending.room(self))):
-            self._roomy.wait()
+    def _wait_room(self, seconds: float | None, unless: Callable[[], bool]) -> int:
+        if not (self._lost or self._sending.room(self)):
+            self._roomy.wait_for(lambda: self._lost or self._sending.room(self) or unless(), seconds)
         if self._lost:
             raise Cancelled(self._lost)
-        return room
+        return self._sending.room(self)
 
     # By the session, under its lock.
 

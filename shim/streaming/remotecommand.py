@@ -163,9 +163,3 @@ def _has_json_status(protocol: str) -> bool:
 
 def _status(status: str, **fields: object) -> bytes:
     return msgspec.json.encode({"metadata": {}, "status": status, **fields})
-
-
-def written(channel: Channel | None, data: Buffer) -> None:
-    """Write output to the stream that was asked for, if it was."""
-    if channel is not None:
-        channel.write(data)

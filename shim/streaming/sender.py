@@ -4,9 +4,11 @@ Strategy: a writer queues its bytes and sends them itself, as far as the connect
 and to read again where that was paused, it wakes the session's thread, which waits in `wait` and calls `flush`.
 """
 
+import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 from shim.base.wakeup import Waker
@@ -32,6 +34,10 @@ class Sender:
         self._waker: Waker | None = None
         self.polled = 0
         """What the poll waits for on the connection."""
+        self._sent = 0  # bytes that the connection has taken
+        self._watched: dict[int, Callable[[], object]] = {}  # by descriptor, which is ours
+        self._new: list[int] = []  # of them those that are not polled yet
+        self._closed = False
 
     # For the channels
 
@@ -98,7 +104,25 @@ class Sender:
             sent = self._pipe.send(self._unsent)
             if not sent:
                 return
+            self._sent += sent
             self._drop(sent)
+
+    @property
+    def delivered(self) -> int:
+        """Return about how many bytes the client's side has taken, to be compared with a later count."""
+        try:
+            return self._sent - self._pipe.unsent()
+        except (OSError, ValueError):  # closed
+            return self._sent
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """Call `call` in the session's thread once `fd` is readable. It becomes the sender's, which closes it."""
+        if self._closed:
+            os.close(fd)
+            return
+        self._watched[fd] = call
+        self._new.append(fd)
+        self.wake()
 
     def _drop(self, count: int) -> None:
         unsent = self._unsent
@@ -121,6 +145,8 @@ class Sender:
 
     def prepare_wait(self, *, reading: bool = False) -> None:
         """Set what the next `wait` waits for; `reading`: for data although the protocol does not want any now."""
+        while self._new:
+            self._poll.register(self._new.pop(), select.POLLIN)
         wanted = self._wanted(reading=reading)
         if wanted != self.polled:
             self._poll.register(self._pipe.fileno(), wanted)
@@ -133,6 +159,11 @@ class Sender:
         events = dict(self._poll.poll(seconds * 1000))
         if self._waker is not None and events.pop(self._waker.fileno(), 0):
             self._waker.drain()
+        for fd in [fd for fd in events if fd in self._watched]:
+            del events[fd]
+            self._poll.unregister(fd)
+            os.close(fd)
+            self._watched.pop(fd)()
         return next(iter(events.values()), 0)
 
     def wake(self) -> None:
@@ -142,7 +173,10 @@ class Sender:
 
     def close(self) -> None:
         """Drop what was not sent, and close the connection. Idempotent."""
+        self._closed = True
         self._unsent.clear()
+        while self._watched:
+            os.close(self._watched.popitem()[0])
         if self._waker is not None:
             self._waker.close()
         self._pipe.close()

@@ -9,6 +9,7 @@ A `Session` is its thread and what the thread that serves it calls. What the cli
 `ChannelTable`, what it gets through its `Sender`; one lock guards the three of them and the protocol.
 """
 
+import os
 import select
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable
 import structlog
 
 from shim.base.deadline import Scope
+from shim.base.process import ProcessHandle
 from shim.domain.errors import reason_of
 from shim.streaming.channel import Channel
 from shim.streaming.channel_table import ChannelTable
@@ -84,6 +86,21 @@ class Session:
         with self._lock:
             self._watchers.append(check)
             self._sender.wake()
+
+    def when_ended(self, process: ProcessHandle, call: Callable[[], object]) -> None:
+        """Call `call` once, in the thread of the session, when the process has ended. It must not wait."""
+        with self._lock:
+            self._sender.watch(os.dup(process.fileno()), call)
+
+    def delivered(self) -> int:
+        """Return about how many bytes the client has taken, to be compared with a later count."""
+        with self._lock:
+            return self._sender.delivered
+
+    def wake_writers(self) -> None:
+        """Have each `Channel.write` that waits look at its `unless` again."""
+        with self._lock:
+            self._channels.note_room()
 
     def finish(self) -> None:
         """End the session in order: what is queued is sent, then the client closes. Idempotent."""

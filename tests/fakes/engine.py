@@ -237,10 +237,12 @@ class FakeEngine(FakeImages):
                 raise FailedPrecondition(f"attach to container {container_id}: it is not running")
         self.attachments.append((container.id, options))
         stream = FakeProcessStream(self, container.stdin, lambda closed: self._container_frames(container, closed))
+        container.attached += 1
         try:
             yield stream
         finally:
             stream.close()
+            container.attached -= 1
 
     def resize_container(self, container_id: str, *, width: int, height: int) -> None:
         with self._entered("resize_container", container_id):
@@ -329,6 +331,7 @@ class FakeEngine(FakeImages):
         for frame in started.unread:
             if closed.is_set():
                 return
+            started.taken += 1
             yield frame
         if script.echo:
             yield from self._echo(started.stdin, lambda: closed.is_set() or not started.running)
@@ -342,6 +345,10 @@ class FakeEngine(FakeImages):
 
     def _container_frames(self, container: FakeContainer, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
         """Container processes echo, as if all were `cat`."""
+        for frame in container.output:
+            if closed.is_set():
+                return
+            yield frame
         yield from self._echo(container.stdin, lambda: closed.is_set() or not container.running)
         with self._changed:
             if container.stdin.ended and container.body.get("StdinOnce") and container.running:

@@ -120,6 +120,10 @@ class FakeContainer:
     started: int = 0
     finished: int = 0
     stdin: FakeInput = field(default_factory=FakeInput)
+    output: Sequence[tuple[int, bytes]] = ()
+    """What its process writes once somebody attaches, before it echoes."""
+    attached: int = 0
+    """So many are attached."""
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
     mount_label: str = ""
@@ -230,6 +234,8 @@ class FakeExec:
     """Of its terminal: width, height."""
     unread: Iterator[tuple[int, bytes]] = field(init=False)
     """What of its output has not been read yet."""
+    taken: int = 0
+    """So many frames have been read."""
 
     def __post_init__(self) -> None:
         self.unread = iter(self.script.frames)

@@ -93,13 +93,16 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
     try:
         return rt.cgroups.find(record.id, pid=pid) if pid else None
     except NotFound as error:
-        if needs_writing(resources) and not _ends(pid):
+        if needs_writing(resources) and not ends(pid):
             raise FailedPrecondition(f"write limits of container {record.id}: {error}") from error
         return None
 
 
-def _ends(pid: int) -> bool:
-    """Return whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
+def ends(pid: int) -> bool:
+    """Return whether the first process of a container has ended, or ends now.
+
+    It leaves its groups some time before it is a zombie, and Docker learns of its end some time after.
+    """
     with open_process(pid, what="write limits") as handle:
         return handle is None or handle.ends_within(EXIT_SECONDS)
 

@@ -4,7 +4,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.process import ProcessHandle, open_process
 from shim.container.exec_process import (
-    check_success,
+    check_exit_code,
     exit_code,
     first_process,
     kill_after_failure,
@@ -63,7 +63,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
         except BaseException as error:
             kill_after_failure(rt, exec_id, container_id=task.container_id, because=error)
             raise
-        check_success(rt, ended, exec_id, container_id=task.container_id, first=first)
+        check_exit_code(rt, ended, exec_id, container_id=task.container_id, first=first)
     output.deliver()
     return exit_code(ended, exec_id)
 

@@ -10,7 +10,7 @@ import structlog
 
 from shim.base import deadline, deferred_checks
 from shim.base.process import ProcessHandle, open_process, wait_all_ended
-from shim.domain.errors import DeadlineExceeded, NotFound, ShimError
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError
 from shim.engine.answers import ExecInspect
 from shim.runtime import Runtime
 from shim.view.processes import is_in_container
@@ -38,6 +38,9 @@ with its container never ends, and nothing is known of the command any more."""
 
 EXIT_KILLED = 137
 """The exit code that newer Engines report for a command that was killed together with its container."""
+
+NOT_BEGUN_CODES = frozenset({126, 127, 128})
+"""Exit codes that Docker reports for a command that runc could not start; the first two if its file is the reason."""
 
 _KILLED_CODES = frozenset({137, 255})
 """Exit codes of a container that was killed, perhaps since its containerd-shim was, or whose end was missed."""
@@ -94,15 +97,21 @@ def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | No
         yield handle
 
 
-def check_success(
+def check_exit_code(
     rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: ProcessHandle | None
 ) -> None:
-    """Raise ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
+    """Raise for an exit code that is not the command's. `first` is the container's first process.
+
+    FailedPrecondition if the container ended before the command began, for which Docker reports one of NOT_BEGUN_CODES.
+
+    ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
 
     When a containerd-shim is killed, Docker may report 0 for its execs, whose processes go on until the container is
     killed. So 0 counts only where the process of the command is gone, and the container goes on or has ended otherwise
-    than by being killed: a hook may well end its container. `first` is the container's first process.
+    than by being killed: a hook may well end its container.
     """
+    if ended.exit_code in NOT_BEGUN_CODES and not ended.pid and (first is None or first.has_ended()):
+        raise FailedPrecondition(f"exec {exec_id}: container {container_id} is not running")
     if ended.exit_code != 0:
         return
     what = f"exec {exec_id} in container {container_id}: docker reports exit code 0"

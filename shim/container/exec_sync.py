@@ -7,7 +7,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.container.exec_process import (
     RUNNING_CHECK_SECONDS,
-    check_success,
+    check_exit_code,
     exit_code,
     first_process,
     kill_after_failure,
@@ -33,7 +33,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     killed before DeadlineExceeded, Cancelled or the failure is raised. That is waited for for a moment only
     (`exec_process.KILL_SECONDS`): a process that Docker has not begun by then, or that cannot be ended now, is killed
     later, as soon as that can be done. A view that is lost in the meantime is no failure: the command's own end counts.
-    Raise ShimError where Docker's exit code 0 is no success (`exec_process.check_success`).
+    Raise an error where Docker's exit code is not the command's (`exec_process.check_exit_code`).
     """
     record = running_container(rt, container_id=container_id)
     output = {STDOUT: bytearray(), STDERR: bytearray()}
@@ -49,7 +49,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
                 ended = kill_after_failure(rt, exec_id, container_id=record.id, because=error)
                 if ended is None or not isinstance(error, DeadlineExceeded):
                     raise
-        check_success(rt, ended, exec_id, container_id=record.id, first=first)
+        check_exit_code(rt, ended, exec_id, container_id=record.id, first=first)
     return pb.ExecSyncResponse(
         stdout=bytes(output[STDOUT]), stderr=bytes(output[STDERR]), exit_code=exit_code(ended, exec_id)
     )

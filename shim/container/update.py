@@ -10,9 +10,9 @@ from shim.base.rollback import Rollback
 from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
-from shim.container.cgroup import check_unified_possible, group_to_write, wanted_resources, writes_beyond_docker
+from shim.container.cgroup import check_unified_possible, ends, group_to_write, wanted_resources, writes_beyond_docker
 from shim.container.change import changing
-from shim.domain.errors import FailedPrecondition, NotFound
+from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.engine.interface import JsonObject
 from shim.runtime import Runtime
 from shim.spec.resources import beyond_docker, check_kept, check_memory, former_fields, merge_resources, update_fields
@@ -68,8 +68,12 @@ def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:
     """Return the container as Docker has it. Raise FailedPrecondition when it has ended, or its exit is pending."""
     record = _refresh(rt, container_id)
     if record.state.phase not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
-        raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
+        raise _has_ended(record)
     return record
+
+
+def _has_ended(record: ContainerRecord) -> FailedPrecondition:
+    return FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
 
 
 def _refresh(rt: Runtime, container_id: str) -> ContainerRecord:
@@ -123,10 +127,20 @@ def _apply(
         rt.limits.keep_only({container.id for container in rt.view.containers()})
         rt.limits.put(record.id, beyond)
     if body:
-        rt.engine.update_container(record.id, body=body)
+        _update_in_docker(rt, record, body=body)
     # Last, since Docker writes again what it knows of.
     if not write_all(writes):
-        raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
+        raise _has_ended(record)
+
+
+def _update_in_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject) -> None:
+    try:
+        rt.engine.update_container(record.id, body=body)
+    except ShimError as error:
+        # Docker, containerd and runc each have words of their own for a container that ends meanwhile.
+        if type(error) is ShimError and record.state.pid and ends(record.state.pid):
+            raise _has_ended(record) from error
+        raise
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:

@@ -93,6 +93,9 @@ OPEN_FILES = 65536
 """Each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and some
 programs close every number below it one by one."""
 
+UMASK = 0o022
+"""Whatever started the server: its helpers and CNI plugins inherit it, and pods use directories that are made for host
+paths. What others may not read has a mode of its own."""
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -112,6 +115,7 @@ def serve(config: Config) -> bool:
     sys.setswitchinterval(SWITCH_INTERVAL)
     prepare_types()
     _raise_descriptor_limit()
+    os.umask(UMASK)
     dump = StateDump()
     watchdog = watchdog_seconds(os.environ)
     with (

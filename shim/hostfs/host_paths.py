@@ -62,7 +62,7 @@ def ensure_directory(resolved: Path) -> None:
         if not _missing(part):
             continue
         with open_directory(part.parent) as parent, suppress(FileExistsError):
-            os.mkdir(part.name, dir_fd=parent)
+            os.mkdir(part.name, 0o755, dir_fd=parent)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ sleeps until an order or inotify wakes it, and ends when the server does.
 
 import argparse
 import math
-import os
 import select
 import socket
 import time
@@ -330,7 +329,6 @@ def main() -> None:
     configure(level=given.log_level, style=given.log_format)
     # A stopped process would hold the locks of its logs for as long as it is stopped, and the next one wait for them.
     die_with_parent(given.parent)
-    os.umask(0o022)
     prepare_types()
     with socket.socket(fileno=given.orders) as orders:
         try:

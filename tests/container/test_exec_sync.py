@@ -283,6 +283,21 @@ def test_a_success_that_docker_reports_of_a_killed_container_is_none(
             answer.result(SECONDS)
 
 
+@pytest.mark.parametrize("code", [126, 127, 128])
+def test_a_command_whose_container_ended_before_it_began_has_no_exit_code(
+    rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]", code: int
+) -> None:
+    container = container_of(rt)
+    engine.script_exec(ExecScript(exit_code=code))
+    assert exec_sync(rt, container_id=container, cmd=["x"], timeout=0).exit_code == code
+
+    first.kill()  # Docker learns of it later
+    first.wait(SECONDS)
+    engine.script_exec(ExecScript(exit_code=code))
+    with pytest.raises(FailedPrecondition, match=f"container {container} is not running"):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
+
 def test_a_command_may_end_its_container(rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]") -> None:
     container = container_of(rt)
     with ThreadPoolExecutor(max_workers=1) as pool, engine.held("inspect_exec") as gate:

@@ -153,7 +153,7 @@ def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypat
         raise NotFound(f"process {pid} is in no control group of container {container}")
 
     monkeypatch.setattr(rt.cgroups, "find", in_no_group)
-    monkeypatch.setattr("shim.container.cgroup._ends", lambda _pid: False)  # the fake's processes never were
+    monkeypatch.setattr("shim.container.cgroup.ends", lambda _pid: False)  # the fake's processes never were
     with pytest.raises(FailedPrecondition, match=f"write limits of container {container}"):
         start_container(rt, container_id=container)
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED

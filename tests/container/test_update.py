@@ -1,5 +1,6 @@
 import errno
 import os
+import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -77,8 +78,10 @@ def test_a_bad_key_changes_nothing(rt: Runtime, engine: RuncEngine) -> None:
     assert ("update_container", container) not in engine.calls
 
 
-def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine) -> None:
+def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     container = running(rt, ready_pod(rt))
+    run_as(rt, engine, container, pid=os.getpid())
+    monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
     engine.fail_next("update_container", ShimError("memory limit is below what is in use"))
     with pytest.raises(ShimError, match="below what is in use"):
         update(rt, container, LIMITS)
@@ -268,9 +271,13 @@ def test_after_an_answer_that_was_lost_docker_has_its_former_fields_again(
     assert actual(rt, container).memory_limit_in_bytes == 0
 
 
-def test_what_the_runtime_had_written_before_it_failed_is_put_back(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+def test_what_the_runtime_had_written_before_it_failed_is_put_back(
+    rt: Runtime, engine: RuncEngine, v1: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
+    run_as(rt, engine, container, pid=os.getpid())
+    monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
     engine.runtime_fails = "runc did not terminate successfully"
     with pytest.raises(ShimError, match="did not terminate"):
         update(rt, container, Resources(cpu_shares=512, memory_limit_in_bytes=64 * MIB))
@@ -347,3 +354,35 @@ def test_updates_of_one_container_come_one_after_the_other(rt: Runtime, engine: 
     for thread in threads:
         thread.join()
     assert actual(rt, container).cpu_shares == 256
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Cannot update container: runc did not terminate successfully: exit status 1: container not running",
+        "Cannot update container: cannot update a stopped container",
+    ],
+)
+def test_a_container_that_ends_meanwhile_is_no_unknown_error(
+    rt: Runtime, engine: RuncEngine, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = running(rt, ready_pod(rt))
+    with subprocess.Popen(["sleep", "600"]) as first:
+        monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
+        run_as(rt, engine, container, pid=first.pid)
+        engine.fail_next("update_container", ShimError(words))
+        goes_on = failure_of(rt, container, LIMITS)
+
+        engine.fail_next("update_container", ShimError(words))
+        first.kill()  # Docker learns of it later
+        first.wait()
+        ended = failure_of(rt, container, LIMITS)
+    assert (type(goes_on), str(goes_on)) == (ShimError, words)
+    assert isinstance(ended, FailedPrecondition)
+    assert str(ended) == f"container {container} has ended; its resources cannot be changed"
+
+
+def run_as(rt: Runtime, engine: RuncEngine, container: ContainerId, *, pid: int) -> None:
+    """Let a real process be the first one of a container."""
+    engine.containers[container].pid = pid
+    rt.view.refresh_container(container)

@@ -308,6 +308,19 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> N
     assert line.split()[3:5] == ["4096", "4096"]
 
 
+@pytest.mark.parametrize("umask", [0, 0o077, 0o777], ids=oct)
+def test_its_umask_and_that_of_what_it_starts_is_its_own(tmp_path: Path, umask: int) -> None:
+    with running(tmp_path, umask=umask) as server:
+        server.line("serving")
+        pid = server.process.pid
+        helpers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found = {each: Path(f"/proc/{each}/status").read_text() for each in (str(pid), *helpers)}
+
+    assert helpers
+    assert {pid: text.partition("\nUmask:\t")[2][:4] for pid, text in found.items()} == dict.fromkeys(found, "0022")
+    assert mode_of(tmp_path / "root") == 0o700
+
+
 def test_a_credential_provider_that_cannot_work_keeps_it_from_starting(tmp_path: Path) -> None:
     file = tmp_path / "providers.yaml"
     file.write_text("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: one}]\n")

@@ -8,6 +8,7 @@ import structlog
 from shim.base import meter
 from shim.container.attach import run_attach
 from shim.container.exec import run_exec
+from shim.container.exec_process import first_process
 from shim.domain.errors import Cancelled, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.portforward import dial
@@ -37,7 +38,8 @@ def _port_forward(rt: Runtime, task: PortForwardTask, session: Session) -> None:
     def connect(port: int) -> socket.socket:
         return dial(rt, sandbox_id=task.sandbox_id, port=port)
 
-    portforward.forward(session, dial=connect, seconds=rt.config.streaming_creation_timeout)
+    with first_process(rt, task.sandbox_id) as pause:
+        portforward.forward(session, dial=connect, seconds=rt.config.streaming_creation_timeout, pause=pause)
 
 
 def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: str) -> None:

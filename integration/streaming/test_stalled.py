@@ -16,7 +16,7 @@ from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import Cri
 from integration.node.engine import Engine
 from integration.node.isolation import Node, new_home
-from integration.pods.kubelet import Kubelet, Pod
+from integration.pods.kubelet import Kubelet, Pod, in_namespaces
 from integration.sessions import Client, exec_client, exec_url
 from integration.streaming.conftest import SECONDS
 from integration.waiting import wait_until
@@ -132,7 +132,8 @@ def test_an_end_does_not_wait_for_clients(
 ) -> None:
     talks = TALKS.removesuffix("exec sleep 1000") + "while true; do echo more; done"
     script = f"({talks}) & while [ ! -e /end ]; do sleep 0.1; done"
-    container = kubelet.started(pod, "sh", "-c", script, log_path="stalled.log")
+    own = in_namespaces(pid=pb.CONTAINER)
+    container = kubelet.started(pod, "sh", "-c", script, log_path="stalled.log", linux=own)
     urls = [exec_url(roomy.cri, container, "cat", "/dev/zero") for _ in range(2)]
     spdy = attached(roomy.cri, container), exec_client(urls[0])
     over = attached_over_websocket(roomy.cri, container), over_websocket(urls[1])
@@ -189,3 +190,20 @@ def test_a_hundred_stalled_clients_delay_their_container_by_no_more_than_the_bou
     print(f"stopped after {time.monotonic() - began:.2f} s")
     assert time.monotonic() - began < SOON
     assert exited(roomy.cri, container)
+
+
+def test_a_pod_is_removed_beside_a_stalled_port_forward(
+    roomy: Served, kubelet: Kubelet, pod: Pod, clients: ExitStack
+) -> None:
+    container = kubelet.started(pod, "sh", "-c", "cat /dev/zero | nc -l -p 8080")
+    wait_until(lambda: b":8080" in roomy.cri.exec(container, "netstat", "-ltn").stdout)
+    url = roomy.cri.runtime.PortForward(pb.PortForwardRequest(pod_sandbox_id=pod.id, port=[8080])).url
+    streams = [{"streamtype": kind, "port": "8080", "requestid": "0"} for kind in ("error", "data")]
+    stalled = Client(url, "portforward.k8s.io", *streams)
+    clients.enter_context(closing(stalled))
+    wait_full(stalled.socket)
+
+    began = time.monotonic()
+    roomy.cri.stop(pod.id)
+    roomy.cri.remove(pod.id)
+    assert time.monotonic() - began < SOON

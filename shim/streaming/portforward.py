@@ -5,6 +5,7 @@ for each port of the request. Source: `k8s.io/kubelet/pkg/cri/streaming/portforw
 wire.
 """
 
+import math
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from shim.base.process import ProcessHandle
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming.channel import Channel
 from shim.streaming.relay import Link, Relay, end
@@ -35,6 +37,10 @@ MAX_STREAMS = 2 * MAX_CONNECTIONS + 2
 
 MAX_DIALS = 16
 """Connections of one session that are being made at a time; each needs a thread."""
+
+ENDED_SECONDS = 10.0
+"""How long connections go on after their pod has ended, for clients to take what is under way. They keep the network
+namespace of the pod."""
 
 _DATA, _ERROR = "data", "error"
 
@@ -65,13 +71,17 @@ class _Half:
     since: float
 
 
-def forward(session: Session, *, dial: Dial, seconds: float) -> None:
+def forward(session: Session, *, dial: Dial, seconds: float, pause: ProcessHandle | None = None) -> None:
     """Serve connections until the client has gone. The two streams of a pair must come within `seconds`.
+
+    ENDED_SECONDS after the end of the process `pause` all is over, also for a client that has not read on.
 
     Where the client has its streams from the beginning and can end none (WebSocket channels), it ends with the pod: as
     soon as all its connections have ended, as in the kubelet's own server.
     """
     forwarder = _Forwarder(session, dial=dial, seconds=seconds)
+    if pause is not None:
+        session.when_ended(pause, forwarder.pod_ended)
     try:
         forwarder.run()
     finally:
@@ -92,6 +102,12 @@ class _Forwarder:
         self._lock = threading.Lock()  # of _dialled and _closed
         self._closed = False
         self._relay = Relay(session)
+        self._until = math.inf
+
+    def pod_ended(self) -> None:
+        """Take note that the pod has ended, from any thread."""
+        self._until = time.monotonic() + ENDED_SECONDS
+        self._relay.wake()
 
     def run(self) -> None:
         """Serve until it is over. Cancelled when the client has gone."""
@@ -105,7 +121,11 @@ class _Forwarder:
             self._take_dialled()
             if fixed and not (self._waiting or self._connections()):
                 return
-            self._relay.wait(self._seconds if self._waiting else None)
+            left = self._until - time.monotonic()
+            if left <= 0:
+                return
+            left = min(left, self._seconds) if self._waiting else left
+            self._relay.wait(None if left == math.inf else left)
 
     def close(self) -> None:
         """End all connections."""

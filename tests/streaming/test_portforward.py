@@ -1,14 +1,17 @@
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
+from shim.base.process import ProcessHandle
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from shim.streaming.pipe import Pipe
+from shim.streaming.spdy import frames
 from shim.streaming.transport import Session
 from shim.streaming.websocket import Channels, ChannelWire
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, session_of
@@ -45,13 +48,15 @@ class Pod:
 
 
 @contextmanager
-def forwarding(seconds: float = SECONDS) -> Iterator[tuple[SpdyClient, Pod, Callable[[], None]]]:
+def forwarding(
+    seconds: float = SECONDS, pause: ProcessHandle | None = None
+) -> Iterator[tuple[SpdyClient, Pod, Callable[[], None]]]:
     pod = Pod()
     with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
             with suppress(Cancelled):
-                portforward.forward(session, dial=pod.dial, seconds=seconds)
+                portforward.forward(session, dial=pod.dial, seconds=seconds, pause=pause)
 
         serving = threading.Thread(target=serve)
         serving.start()
@@ -183,6 +188,55 @@ def test_a_client_that_vanishes_closes_every_connection() -> None:
         leave()
 
         assert [end.recv(1) for end in pod.ends.values()] == [b"", b"", b""]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_connections_end_with_their_pod_whether_the_client_reads_or_not(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
+    with (
+        subprocess.Popen(["sleep", "1000"]) as process,
+        ProcessHandle(process.pid) as pause,
+        forwarding(pause=pause) as (client, pod, _),
+    ):
+        pair(client, 80)
+        far = pod.dialled(80)
+        if not reads:
+            far.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    far.send(bytes(65536))
+            far.settimeout(SECONDS)
+        process.kill()
+
+        assert ended(far)
+
+
+def ended(far: socket.socket) -> bool:
+    """Wait until the connection is over; it may be by a reset, since not all was read."""
+    try:
+        return far.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_whose_client_does_not_read_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with forwarding() as (client, pod, _):
+        pair(client, 80, request=0)
+        stalled = pod.dialled(80)
+        stalled.setblocking(False)
+        data, _ = pair(client, 81, request=1)
+        other = pod.dialled(81)
+        # The client has room for more, but gives back no window of the first stream.
+        client.socket.sendall(frames.window_update_bytes(0, 1 << 20))
+        monkeypatch.setattr(client.connection, "acknowledge", lambda _stream, _count: None)
+        with suppress(BlockingIOError):
+            while True:
+                stalled.send(bytes(65536))
+        other.sendall(b"answer")
+        while bytes(client.received.get(data, b"")) != b"answer":
+            client.read_some()
 
 
 @contextmanager

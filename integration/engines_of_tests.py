@@ -30,6 +30,7 @@ ENGINES_OF = {
     "pods/test_exit_storms.py": ("28-containerd",),
     "pods/test_failures.py": ("28-containerd",),
     "pods/test_interruptions.py": ("28-containerd",),
+    "pods/test_leaked_shims.py": ("28-containerd",),
     "pods/test_many_pods.py": ("28-containerd",),
     "streaming/test_ends.py": ("28",),
     "streaming/test_hostile.py": ("28",),

@@ -41,6 +41,7 @@ SECONDS = {
     "integration/pods/test_exec_sync.py": 30,
     "integration/pods/test_exit_storms.py": 30,
     "integration/pods/test_interruptions.py": 90,
+    "integration/pods/test_leaked_shims.py": 25,
     "integration/pods/test_one_shim.py": 60,
     "integration/stats/test_against_kernel.py": 70,
     "integration/stats/test_stats.py": 55,

@@ -47,6 +47,7 @@ from shim.daemon.recover import (
     remove_orphaned_files,
     restore_limits,
 )
+from shim.daemon.shim_leaks import ShimLeaks
 from shim.daemon.state_dump import StateDump
 from shim.daemon.watchdog import Watchdog, check_server
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
@@ -124,7 +125,8 @@ def serve(config: Config) -> bool:
         _open_listener(config) as listener,
         _runtime(config, Sessions(base_url=listener.base_url), dump=dump) as rt,
         _guard_loopback(rt),
-        _serve_metrics(rt),
+        _end_leaked_shims(rt) as leaks,
+        _serve_metrics(rt, leaks),
         _recover(rt),
         _collect_garbage(rt),
         _stats_threads(rt),
@@ -408,7 +410,7 @@ def _cni(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> Iterator[Cni]:
 
 
 @contextlib.contextmanager
-def _serve_metrics(rt: Runtime) -> Iterator[None]:
+def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
     """Serve the server's own metrics inside the block, if an address is set."""
     if not rt.config.metrics_bind_addr:
         yield
@@ -416,7 +418,7 @@ def _serve_metrics(rt: Runtime) -> Iterator[None]:
     # Imported on demand: it takes two MiB, which most nodes do not need.
     from shim.daemon.telemetry import telemetry  # noqa: PLC0415
 
-    with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs):
+    with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs, leaks=leaks):
         yield
 
 
@@ -438,6 +440,14 @@ def _keep_guard(guard: LoopbackGuard, _rt: Runtime, stopping: threading.Event, s
     with deadline.entered(scope):
         while not stopping.wait(CHECK_SECONDS):
             guard.keep()
+
+
+@contextlib.contextmanager
+def _end_leaked_shims(rt: Runtime) -> Iterator[ShimLeaks]:
+    """End what containerd keeps of removed containers, in a thread beside the block."""
+    leaks = ShimLeaks(rt)
+    with _thread_beside(rt, leaks.watch, name="shim-leaks"):
+        yield leaks
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from shim import __version__
 from shim.api.v1 import CRI_VERSION
 from shim.base import deadline, meter
 from shim.base.meter import Kind, Measurement
+from shim.daemon.shim_leaks import ShimLeaks
 from shim.domain.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
 from shim.streaming.slots import FULL, Refusals
@@ -127,6 +128,22 @@ class LogCollector(Collector):
             yield GaugeMetricFamily(
                 "pydockershim_logs_blocked", "Logs that cannot be written now.", value=figures.blocked_logs
             )
+
+
+class ShimCollector(Collector):
+    """What containerd was found to keep of containers that Docker has removed."""
+
+    def __init__(self, leaks: ShimLeaks) -> None:
+        self._leaks = leaks
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics of leaked containerd-shims."""
+        yield GaugeMetricFamily(
+            "pydockershim_leaked_shims", "Shims left of removed containers, not ended.", value=self._leaks.left
+        )
+        yield CounterMetricFamily(
+            "pydockershim_leaked_shims_ended", "Shims left of removed containers, ended.", value=self._leaks.ended
+        )
 
 
 class ServerCollector(Collector):
@@ -292,7 +309,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[int]:
+def telemetry(address: str, *, view: NodeView, logs: ContainerLogs, leaks: ShimLeaks) -> Iterator[int]:
     """Serve metrics at `host:port` inside the block, and count all that is done in it. Yield the port.
 
     FailedPrecondition when the address cannot be bound.
@@ -302,6 +319,7 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     registry.register(ServerCollector())
     registry.register(ViewCollector(view))
     registry.register(LogCollector(logs))
+    registry.register(ShimCollector(leaks))
     counts = Counts(registry)
     host, _, port = address.rpartition(":")
     try:

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from shim.base import deadline
+from shim.checkpoint import root as state
 from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.doctor.kubelet import accepts_cgroup_v1
@@ -13,6 +15,7 @@ from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
+from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.spec.sandbox import OOM_SCORE_ADJ
 
 _FORWARDING = "IPv4 forwarding is disabled"
@@ -62,8 +65,30 @@ def check_engine_at(config: Config) -> Iterator[Finding]:
     try:
         with deadline.bound(_SECONDS):
             yield from check_docker(engine, config)
+            yield from _leaked_shims(engine, config)
     finally:
         engine.close()
+
+
+def _leaked_shims(engine: Engine, config: Config) -> Iterator[Finding]:
+    """Name what containerd keeps of containers that Docker has removed."""
+    try:
+        root, made_by = engine.info().docker_root_dir, config.root_directory / state.RESOLV_CONF
+        maker = Maker(docker_root=Path(root), resolv_conf=made_by)
+        leaks = leaked_shims(lambda: {each.id for each in engine.list_containers()}, maker=maker)
+    except ShimError:
+        return  # the findings before say so
+    for leak in leaks:
+        text = f"process {leak.pid} is left of removed containers: {', '.join(each[:12] for each in leak.containers)}"
+        yield Finding("warn", "shims", text, _advice_for(leak))
+
+
+def _advice_for(leak: LeakedShim) -> str:
+    if leak.serves_others:
+        return "it also has containers that Docker knows: it ends when they have been removed"
+    if leak.ours:
+        return "if it is still there in a while, look for it in the server's log; it ends what it has made itself"
+    return f"no pod of this server: if nobody misses it, kill -9 {leak.pid}, and containerd removes the rest"
 
 
 def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:

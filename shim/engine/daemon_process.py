@@ -46,11 +46,11 @@ def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
     listener = _listener_pid(path)
     if listener != 1:
         return listener
-    held = {f"socket:[{inode}]" for inode in _listening_inodes(path)}
-    if likely > 1 and _holds(proc / str(likely), held):
+    held = {f"socket:[{inode}]" for inode in listening_inodes(path)}
+    if likely > 1 and holds(proc / str(likely), held):
         return likely
     others = (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and entry.name != "1")
-    return next((pid for pid in others if _holds(proc / str(pid), held)), listener)
+    return next((pid for pid in others if holds(proc / str(pid), held)), listener)
 
 
 def _listener_pid(path: str) -> int:
@@ -63,7 +63,7 @@ def _listener_pid(path: str) -> int:
     return int(pid)
 
 
-def _listening_inodes(path: str) -> set[int]:
+def listening_inodes(path: str) -> set[int]:
     r"""Return the inodes of the sockets that listen on the file at `path`; none where the kernel cannot be asked.
 
     By device and inode of the file, not by its name: any user may bind a socket to the same path in a mount namespace
@@ -110,7 +110,8 @@ def _aligned(size: int) -> int:
     return size + 3 & ~3
 
 
-def _holds(process: Path, held: set[str]) -> bool:
+def holds(process: Path, held: set[str]) -> bool:
+    """Return whether a process, by its directory in /proc, has one of these open, as links of its `fd` name them."""
     try:
         return any(str(link.readlink()) in held for link in (process / "fd").iterdir())
     except OSError:  # it has ended, or its files may not be read

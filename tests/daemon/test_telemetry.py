@@ -17,9 +17,11 @@ from shim.api.v1 import CRI_VERSION
 from shim.base import meter
 from shim.base.meter import Kind
 from shim.daemon import telemetry as telemetry_module
+from shim.daemon.shim_leaks import ShimLeaks
 from shim.daemon.telemetry import telemetry
 from shim.domain.errors import FailedPrecondition
 from shim.logs.protocol import Figures
+from shim.runtime import Runtime
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
@@ -32,8 +34,13 @@ def view() -> NodeView:
 
 
 @pytest.fixture
-def port(view: NodeView) -> Iterator[int]:
-    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()) as port:
+def leaks(rt: Runtime) -> ShimLeaks:
+    return ShimLeaks(rt)
+
+
+@pytest.fixture
+def port(view: NodeView, leaks: ShimLeaks) -> Iterator[int]:
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs(), leaks=leaks) as port:
         yield port
 
 
@@ -124,17 +131,19 @@ def test_other_paths(port: int) -> None:
 @pytest.mark.parametrize(
     ("address", "warned"), [("127.0.0.1:0", False), ("[::1]:0", False), ("0.0.0.0:0", True), ("[::]:0", True)]
 )
-def test_an_address_that_others_can_reach_is_a_warning(view: NodeView, address: str, *, warned: bool) -> None:
-    with capture_logs() as logs, telemetry(address, view=view, logs=FakeLogs()):
+def test_an_address_that_others_can_reach_is_a_warning(
+    view: NodeView, leaks: ShimLeaks, address: str, *, warned: bool
+) -> None:
+    with capture_logs() as logs, telemetry(address, view=view, logs=FakeLogs(), leaks=leaks):
         pass
 
     assert [line["address"] for line in logs if line["log_level"] == "warning"] == [address] * warned
 
 
-def test_a_start_waits_for_no_name_server(view: NodeView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_waits_for_no_name_server(view: NodeView, leaks: ShimLeaks, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str] = []
     monkeypatch.setattr(socket, "getfqdn", looked_up.append)
-    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()):
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs(), leaks=leaks):
         assert looked_up == []
 
 
@@ -198,34 +207,37 @@ def test_refusals_are_counted_by_server_and_reason(port: int) -> None:
     assert samples(port)["pydockershim_refused_total", "404", "streaming"] == 1
 
 
-def test_an_address_of_ipv6(view: NodeView) -> None:
-    with telemetry("[::1]:0", view=view, logs=FakeLogs()) as port, socket.create_connection(("::1", port), timeout=20):
+def test_an_address_of_ipv6(view: NodeView, leaks: ShimLeaks) -> None:
+    with (
+        telemetry("[::1]:0", view=view, logs=FakeLogs(), leaks=leaks) as port,
+        socket.create_connection(("::1", port), timeout=20),
+    ):
         pass
 
 
-def test_an_address_that_is_in_use(view: NodeView) -> None:
+def test_an_address_that_is_in_use(view: NodeView, leaks: ShimLeaks) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
 
         with (
             pytest.raises(FailedPrecondition, match=f"serve metrics at {address}: "),
-            telemetry(address, view=view, logs=FakeLogs()),
+            telemetry(address, view=view, logs=FakeLogs(), leaks=leaks),
         ):
             pass
 
 
-def test_the_port_is_free_again_after_the_block(view: NodeView) -> None:
-    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()) as port:
+def test_the_port_is_free_again_after_the_block(view: NodeView, leaks: ShimLeaks) -> None:
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs(), leaks=leaks) as port:
         assert get(port, "/healthz")[0] == 503
 
     with pytest.raises(ConnectionRefusedError):
         get(port, "/healthz")
 
 
-def test_the_log_process_is_asked_at_each_scrape(view: NodeView) -> None:
+def test_the_log_process_is_asked_at_each_scrape(view: NodeView, leaks: ShimLeaks) -> None:
     logs = FakeLogs()
     figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked_logs=60, blocked=[])
-    with telemetry("127.0.0.1:0", view=view, logs=logs) as port:
+    with telemetry("127.0.0.1:0", view=view, logs=logs, leaks=leaks) as port:
         assert samples(port)["pydockershim_logs_up",] == 0
         logs.figures = figures
         found = samples(port)

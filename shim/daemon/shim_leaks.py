@@ -1,0 +1,96 @@
+"""Ends the containerd-shims that were left of containers of this server, at the start and seldom after it."""
+
+import threading
+from pathlib import Path
+
+import structlog
+
+from shim import pod
+from shim.base import deadline
+from shim.base.process import ProcessHandle
+from shim.domain.errors import ShimError
+from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
+from shim.runtime import Runtime
+
+INTERVAL = 600.0
+"""Seconds between two searches."""
+AGAIN = 5.0
+"""Seconds after which what was found is looked for again. A shim outlives its last container for a moment, and for
+longer on a node that is busy: what is not there any more was no leak."""
+_DOCKER_SECONDS = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+class ShimLeaks:
+    """Finds what containerd keeps of removed containers, and ends what is ours. Counts may be read in any thread."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self._rt = rt
+        self._seen: set[LeakedShim] = set()
+        self._left: set[LeakedShim] = set()
+        self.ended = 0
+        """How many shims were ended."""
+
+    @property
+    def left(self) -> int:
+        """How many shims there are that may not be ended: of strangers, or with tasks of other containers, too."""
+        return len(self._left)
+
+    def watch(self, _rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+        """Search until the server stops."""
+        with deadline.entered(scope):
+            while not stopping.wait(AGAIN if self._try_search() else INTERVAL):
+                pass
+
+    def search(self) -> bool:
+        """Search once, and end what was found by the last search as well. Return whether another is due soon.
+
+        Raise Unavailable or DeadlineExceeded where Docker does not answer.
+        """
+        with deadline.bound(_DOCKER_SECONDS):
+            found = set(leaked_shims(self._containers, maker=maker_of(self._rt)))
+        twice = found & self._seen
+        left = {leak for leak in twice if not (leak.ours and not leak.serves_others and self._end(leak))}
+        for leak in left - self._left:
+            log.warning(
+                "containerd-shim left of removed containers",
+                pid=leak.pid,
+                containers=leak.containers,
+                ours=leak.ours,
+                serves_others=leak.serves_others,
+            )
+        self._left, self._seen = left, found
+        return found != twice
+
+    def _try_search(self) -> bool:
+        """Search; return whether that has to be done again soon."""
+        try:
+            return self.search()
+        except ShimError as error:
+            log.debug("cannot search for leaked containerd-shims", error=error)
+            return True
+
+    def _containers(self) -> set[str]:
+        return {container.id for container in self._rt.engine.list_containers()}
+
+    def _end(self, leak: LeakedShim) -> bool:
+        """Kill a shim; containerd then ends the processes of its tasks and removes what it keeps of them."""
+        try:
+            with ProcessHandle(leak.pid) as shim:
+                # Once more, while the pid can be no other process's.
+                if leak in leaked_shims(self._containers, maker=maker_of(self._rt)):
+                    shim.kill()
+        except ProcessLookupError:
+            return True
+        except OSError as error:
+            log.warning("failed to end leaked containerd-shim", pid=leak.pid, error=error)
+            return False
+        self.ended += 1
+        log.warning("ended leaked containerd-shim", pid=leak.pid, containers=leak.containers)
+        return True
+
+
+def maker_of(rt: Runtime) -> Maker:
+    """Return by what the containers of this server are known to containerd."""
+    return Maker(docker_root=Path(rt.facts.info().docker_root_dir), resolv_conf=pod.resolv_conf_directory(rt))

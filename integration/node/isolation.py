@@ -1,7 +1,8 @@
 """Isolation of the integration tests: they run in namespaces of their own, in which everything ends with them.
 
 Inside, a test run is process 1's only child and sees a machine of its own: an empty /run (so no Docker of the
-user's), copies-on-write of /etc and /var/lib, a network with one uplink, a host name, no route to the world.
+user's), copies-on-write of /etc, /usr/libexec and /var/lib, a network with one uplink, a host name, no route to the
+world.
 Private daemons on the machine itself would not do: a second dockerd deletes or renumbers docker0 and
 rewrites the machine's iptables rules, and a killed test run leaves containers, mounts and namespaces behind. Here the
 kernel removes all of that when process 1 ends, however it ends.
@@ -193,7 +194,7 @@ def _furnish(disk: Path | None, *, driver: CgroupDriver) -> None:
         _mount("--bind", str(disk), str(HOME))
     (HOME / "home/.docker").mkdir(parents=True)
     _renew_sys()
-    for directory in ("/etc", "/var/lib"):
+    for directory in ("/etc", "/usr/libexec", "/var/lib"):
         _copy_on_write(directory)
     _name_hosts()
     # Pods with mount propagation need shared mounts, as systemd makes them; shared within these namespaces only.

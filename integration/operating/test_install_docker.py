@@ -5,21 +5,37 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from integration.conftest import make_engine
-from integration.node.engine import Engine, answers, program
+from integration.conftest import NodeDirs, Served, make_engine
+from integration.cri import connected
+from integration.networks import BRIDGE, bridge, conflist
+from integration.node.engine import Engine, answers, own_link, program
+from integration.node.host import SOCKET
+from integration.node.images import BUSYBOX, Image, busybox_image, load
 from integration.node.isolation import Node, new_home
+from integration.node.mounts import unmount_all
+from integration.pods.kubelet import Kubelet
+from integration.pods.test_user_namespaces import FIRST, SIZE, features, pod_of, started
+from integration.server import Server
 from integration.waiting import wait_until
+from shim.config.model import Config
+from shim.doctor.units import BOOTED
 from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.engine.runc import ORDERED_RUNTIME
 from shim.install.docker import DockerSetup
+from shim.install.install import Installation, Options
+from shim.install.layout import OCI_RUNTIME
 from shim.install.node import Node as InstallNode
 from shim.install.record import DockerChange
 from shim.install.steps import run_steps
 from shim.install.systemd import Systemd
+from shim.install.uninstall import Removal
 
 FILE = Path("/etc/docker/daemon.json")
 OTHER_FILE = FILE.with_name("other.json")
@@ -72,12 +88,18 @@ class Unit:
     setup: DockerSetup
     engine: Engine
     notes: list[DockerChange | None]
+    pid_file: Path
 
     def install(self) -> list[str]:
         """Change Docker's settings; what was announced."""
         said: list[str] = []
         run_steps(list(self.setup.steps()), announce=said.append, dry=False)
         return said
+
+    @property
+    def pid(self) -> int:
+        """The process of dockerd."""
+        return int(self.pid_file.read_text())
 
     @property
     def answers(self) -> bool:
@@ -112,7 +134,7 @@ def unit(request: pytest.FixtureRequest, engine_name: str, node: Node, tmp_path:
     )
     setup.systemd.run("restart", "docker.service")
     try:
-        yield Unit(setup, engine, notes)
+        yield Unit(setup, engine, notes, Path(f"{tmp_path / 'unit'}.pid"))
     finally:
         FILE.unlink(missing_ok=True)
         pid = int(Path(f"{tmp_path / 'unit'}.pid").read_text())
@@ -129,28 +151,91 @@ def settings() -> object:
 def test_live_restore_is_on_after_a_reload(unit: Unit) -> None:
     assert unit.install()[-1] == "run   systemctl reload docker.service"
 
-    assert settings() == {"live-restore": True}
+    assert settings() == {"live-restore": True, "runtimes": ANY}
     assert unit.engine.api.info()["LiveRestoreEnabled"]
+
+
+@pytest.fixture
+def booted(unit: Unit) -> Iterator[None]:
+    """Make a node of systemd of this machine: the stand-in is asked, and Docker answers where it does by default."""
+    BOOTED.mkdir(parents=True)
+    SOCKET.symlink_to(unit.engine.socket)
+    yield
+    SOCKET.unlink()
+    BOOTED.rmdir()
+
+
+@contextmanager
+def served_by(engine: Engine, dirs: NodeDirs) -> Iterator[Served]:
+    """Run a server, and leave the start and end of its Docker to the unit."""
+    flags = {
+        "docker-endpoint": engine.url,
+        "root-directory": dirs.state,
+        "netns-directory": dirs.netns,
+        "cni-conf-dir": dirs.cni_conf,
+        "cni-bin-dir": dirs.cni_bin,
+        "cni-cache-dir": dirs.cni_cache,
+    }
+    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"))
+    server.start()
+    try:
+        with connected(dirs.socket) as cri:
+            served = Served(server, cri, engine, dirs)
+            wait_until(served.has_network)
+            yield served
+    finally:
+        server.stop()
+        unmount_all(dirs.netns)
+
+
+@pytest.mark.usefixtures("booted")
+@pytest.mark.parametrize("unit", [CGROUPFS], indirect=True)
+def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
+    unit: Unit, node: Node, pause_image: Image, node_dirs: NodeDirs
+) -> None:
+    dockerd = unit.pid
+    options = Options(docker=True, start=False)
+    installation = Installation(options=options, command="/usr/bin/pydockershim", environ=unit.setup.environ)
+    run_steps(installation.steps(), announce=print, dry=False)
+    assert unit.engine.api.info()["Runtimes"][ORDERED_RUNTIME]["path"] == str(OCI_RUNTIME)
+
+    for image in (pause_image, busybox_image(node.busybox)):
+        load(unit.engine.api, image)
+    (node_dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(node_dirs.cni_leases)))
+    with own_link(BRIDGE), served_by(unit.engine, node_dirs) as served:
+        kubelet = Kubelet(served.cri, BUSYBOX)
+        wait_until(lambda: features(served).user_namespaces, seconds=10)
+        shown = kubelet.inside(started(kubelet, pod_of(kubelet)), "cat /proc/self/uid_map")
+        kubelet.remove_all()
+    assert shown.split() == ["0", str(FIRST), str(SIZE)]
+
+    removal = Removal(root=Path("/"), force=False, config=Config(), environ=unit.setup.environ)
+    run_steps(removal.steps(), announce=print, dry=False)
+    assert ORDERED_RUNTIME not in unit.engine.api.info()["Runtimes"]
+    assert not FILE.exists()
+    assert not OCI_RUNTIME.exists()
+    assert unit.pid == dockerd
 
 
 @pytest.mark.parametrize("unit", [CGROUPFS], indirect=True)
 def test_a_docker_in_a_swarm_gets_no_live_restore_and_starts_again(unit: Unit) -> None:
     unit.engine.api.init_swarm(advertise_addr="127.0.0.1", listen_addr="127.0.0.1:23777")
 
-    (remark,) = unit.install()
+    remark, *_ = unit.install()
 
     assert remark.startswith("to do: this Docker is in a swarm, and dockerd does not start with live-restore then")
-    assert not FILE.exists()
+    assert settings() == {"runtimes": ANY}
+    assert ORDERED_RUNTIME in unit.engine.api.info()["Runtimes"]
     unit.setup.systemd.run("restart", "docker.service")
     assert unit.answers
 
 
 @pytest.mark.parametrize("unit", [(*CGROUPFS, "--live-restore=false")], indirect=True)
 def test_a_setting_that_the_command_line_has_is_not_written(unit: Unit) -> None:
-    (remark,) = unit.install()
+    remark, *_ = unit.install()
 
     assert "--live-restore=false: take that away" in remark
-    assert not FILE.exists()
+    assert settings() == {"runtimes": ANY}
 
 
 @pytest.mark.parametrize("unit", [(*CGROUPFS, "--log-level=info")], indirect=True)
@@ -159,7 +244,7 @@ def test_a_file_that_contradicts_the_command_line_is_named_before_anything_is_do
         pytest.skip("its dockerd cannot check a file")
     FILE.write_text('{"log-level": "warn"}')
 
-    with pytest.raises(InvalidArgument, match=r"would not start with live-restore in .*daemon\.json: .*log-level"):
+    with pytest.raises(InvalidArgument, match=r"not start with live-restore, runtimes in .*daemon\.json: .*log-level"):
         unit.install()
 
     assert settings() == {"log-level": "warn"}

@@ -12,8 +12,9 @@ LIMITS = "limits"
 POD_CIDR = "pod-cidr"
 ENGINE = "engine.json"
 RESOLV_CONF = "resolv-conf"
+ORDERS = "oci"
 
-_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, "logs.lock"})
+_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, "logs.lock"})
 """All that a server makes there; the last one was made by servers before this one."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
 """cri-dockerd's checkpoints, for its flag names the same directory, and what is at the root of a file system."""

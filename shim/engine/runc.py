@@ -7,6 +7,8 @@ SHIM_GROUP = "io.containerd.runc.v2.group"
 
 ORDERED_RUNTIME = "pydockershim"
 """Docker's name for the OCI runtime of this server (`shim.oci_runtime`), which executes runc."""
+ORDERS_OPTION = "--orders"
+"""Its first argument, before the directory of orders."""
 
 _RUNC = frozenset({"runc", "io.containerd.runc.v2", ORDERED_RUNTIME})
 """Docker's names for runc under that shim. Runtimes that an administrator has added may have it or another one."""

@@ -1,21 +1,34 @@
-"""Docker's `daemon.json`: two settings that a node of Kubernetes wants, merged into what is there."""
+"""Docker's `daemon.json`: the settings that a node of Kubernetes wants, merged into what is there."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from shim.checkpoint.root import ORDERS
+from shim.config.model import Config
 from shim.domain.errors import InvalidArgument
+from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.install.dockerd import Dockerd
+from shim.install.layout import OCI_RUNTIME
 from shim.install.record import DockerChange, digest
 
 LIVE_RESTORE = "live-restore"
 EXEC_OPTIONS = "exec-opts"
+RUNTIMES = "runtimes"
 _DRIVER = "native.cgroupdriver="
 _SWARM = "swarm/docker-state.json"
 _UNKNOWN = Dockerd()
 _ROOT = Path("/")
 
 Settings = dict[str, Any]
+
+_RUNTIME: Settings = {
+    ORDERED_RUNTIME: {
+        "path": str(OCI_RUNTIME),
+        "runtimeArgs": [ORDERS_OPTION, str(Config().root_directory / ORDERS)],
+    }
+}
+"""The OCI runtime. The server reads from Docker where orders are, so another `root_directory` needs no other entry."""
 
 
 def parse_settings(text: str | None, *, path: str) -> Settings:
@@ -41,6 +54,11 @@ def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN
             "this Docker is in a swarm, and dockerd does not start with live-restore then: docker swarm leave, and "
             "install --docker again"
         )
+    if dockerd.values("add-runtime"):
+        found[RUNTIMES] = (
+            "the unit of dockerd has --add-runtime, and dockerd does not start with runtimes in its file then: move "
+            f"that one to {RUNTIMES} in the file, and install --docker again for pods in user namespaces"
+        )
     parents = [*dockerd.values("cgroup-parent"), str(settings.get("cgroup-parent", ""))]
     no_slice = next((parent for parent in parents if parent and not parent.endswith(".slice")), "")
     if systemd and not _names_driver([*_exec_options(settings), *dockerd.values("exec-opt")]):
@@ -57,11 +75,19 @@ def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN
 def advised(
     settings: Settings, *, systemd: bool, path: str, dockerd: Dockerd = _UNKNOWN, root: Path = _ROOT
 ) -> Settings:
-    """Return the keys to set: live-restore, and the cgroup driver of systemd unless a driver is named already."""
+    """Return the keys to set: live-restore, the OCI runtime, and the cgroup driver of systemd unless one is named.
+
+    Of a key that has a JSON object only the entries to add are returned.
+    """
     hindered = hindrances(settings, systemd=systemd, dockerd=dockerd, root=root)
     wanted: Settings = {}
     if LIVE_RESTORE not in hindered and settings.get(LIVE_RESTORE) is not True and not dockerd.values(LIVE_RESTORE):
         wanted[LIVE_RESTORE] = True
+    runtimes = settings.get(RUNTIMES, {})
+    if not isinstance(runtimes, dict):
+        raise InvalidArgument(f"{path}: {RUNTIMES} is no JSON object; correct it first")
+    if RUNTIMES not in hindered and not _RUNTIME.items() <= runtimes.items():
+        wanted[RUNTIMES] = _RUNTIME
     options = settings.get(EXEC_OPTIONS, [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise InvalidArgument(f"{path}: {EXEC_OPTIONS} is no list of texts; correct it first")
@@ -89,7 +115,10 @@ def _is_in_swarm(settings: Settings, dockerd: Dockerd, root: Path) -> bool:
 
 def merged(settings: Settings, wanted: Settings) -> str:
     """Return the text of a daemon.json with both; the order of what is there stays."""
-    return json.dumps({**settings, **wanted}, indent=2, ensure_ascii=False) + "\n"
+    both = dict(settings)
+    for key, value in wanted.items():
+        both[key] = {**both.get(key, {}), **value} if isinstance(value, dict) else value
+    return json.dumps(both, indent=2, ensure_ascii=False) + "\n"
 
 
 def restored(text: str, change: DockerChange, *, path: str) -> str | None:
@@ -103,8 +132,24 @@ def restored(text: str, change: DockerChange, *, path: str) -> str | None:
     before = parse_settings(change.before, path=path)
     now = parse_settings(text, path=path)
     for key, value in change.added.items():
+        if isinstance(value, dict) and isinstance(now.get(key), dict):
+            _take_away(value, now[key], before.get(key, {}))
+            if not now[key] and key not in before:
+                del now[key]
+        else:
+            _take_away({key: value}, now, before)
+    return merged(now, {})
+
+
+def without_runtime(text: str | None, *, path: str) -> str:
+    """Return the text with `runtimes`, though empty: a key that is not there is left as it is by a reload of Docker."""
+    settings = parse_settings(text, path=path)
+    return merged({**settings, RUNTIMES: settings.get(RUNTIMES, {})}, {})
+
+
+def _take_away(added: Settings, now: Settings, before: Settings) -> None:
+    for key, value in added.items():
         if now.get(key) == value:
             del now[key]
             if key in before:
                 now[key] = before[key]
-    return merged(now, {})

@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.engine.answers import EngineInfo
+from shim.engine.runc import ORDERED_RUNTIME
 from shim.install import daemon_json, layout
 from shim.install.dockerd import Dockerd
 from shim.install.node import Node
-from shim.install.pods import is_docker_empty, is_live_restore_on
+from shim.install.pods import docker_info, is_docker_empty
 from shim.install.record import DockerChange, digest
 from shim.install.steps import Step
 from shim.install.systemd import DOCKER, Systemd
@@ -61,7 +64,7 @@ class DockerSetup:
         earlier = self.earlier
         first, added = (before, wanted) if earlier is None else (earlier.before, {**earlier.added, **wanted})
         change = DockerChange(before=first, digest=digest(merged.encode()), added=added)
-        keys = ", ".join(added)
+        keys = ", ".join(wanted)
 
         def write() -> None:
             self.note(change)
@@ -70,11 +73,14 @@ class DockerSetup:
         yield Step(f"set   {keys} in {_PATH}", write)
         if not self.systemd.is_running or not self.systemd.is_active(DOCKER):
             return
-        if daemon_json.EXEC_OPTIONS not in added:
-            yield Step(f"run   systemctl reload {DOCKER}", lambda: self._apply(self._reload, before, keys))
-        elif is_docker_empty(self.endpoint):
+        needs_restart = daemon_json.EXEC_OPTIONS in wanted
+        if needs_restart and is_docker_empty(self.endpoint):
             yield Step(f"run   systemctl restart {DOCKER}", lambda: self._apply(self._restart, before, keys))
-        else:
+            return
+        if wanted.keys() != {daemon_json.EXEC_OPTIONS}:
+            act = partial(self._reload, wanted)
+            yield Step(f"run   systemctl reload {DOCKER}", lambda: self._apply(act, before, keys))
+        if needs_restart:
             yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
 
     def _apply(self, act: Callable[[], None], before: str | None, keys: str) -> None:
@@ -107,11 +113,32 @@ class DockerSetup:
         self.systemd.run("reset-failed", DOCKER)
         self.systemd.run("restart", DOCKER)
 
-    def _reload(self) -> None:
-        """Have a Docker that runs read its file, which it only logs where it cannot."""
-        self.systemd.run("reload", DOCKER)
-        end = time.monotonic() + _RELOAD_SECONDS
-        while is_live_restore_on(self.endpoint) is False:
-            if time.monotonic() > end:
-                raise FailedPrecondition(f"live-restore is still off {_RELOAD_SECONDS:g} s after the reload")
-            time.sleep(_RELOAD_TICK_SECONDS)
+    def _reload(self, wanted: daemon_json.Settings) -> None:
+        reload_docker(self.systemd, self.endpoint, lambda info: _not_taken(info, wanted))
+
+
+def reload_docker(systemd: Systemd, endpoint: str, missing: Callable[[EngineInfo], str]) -> None:
+    """Have a Docker that runs read its file, and wait until nothing is missing.
+
+    Raise FailedPrecondition with what is: Docker only logs why it cannot read a file.
+    """
+    systemd.run("reload", DOCKER)
+    end = time.monotonic() + _RELOAD_SECONDS
+    while (info := docker_info(endpoint)) and (said := missing(info)):
+        if time.monotonic() > end:
+            raise FailedPrecondition(f"{said} {_RELOAD_SECONDS:g} s after the reload")
+        time.sleep(_RELOAD_TICK_SECONDS)
+
+
+def knows_runtime(info: EngineInfo) -> bool:
+    """Return whether Docker has the OCI runtime of an installation."""
+    runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
+    return runtime is not None and runtime.path == str(layout.OCI_RUNTIME)
+
+
+def _not_taken(info: EngineInfo, wanted: daemon_json.Settings) -> str:
+    if daemon_json.LIVE_RESTORE in wanted and not info.live_restore_enabled:
+        return "live-restore is still off"
+    if daemon_json.RUNTIMES in wanted and not knows_runtime(info):
+        return f"there is still no runtime {ORDERED_RUNTIME}"
+    return ""

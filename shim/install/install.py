@@ -59,7 +59,16 @@ class Installation:
         if rivals and not self.options.from_package:
             raise FailedPrecondition(rivals)
         aliases = self.options.as_cri_dockerd
-        files = list(layout.node_files(command=self.command, cni=self.options.cni, aliases=aliases, packaged=packaged))
+        with_runtime = self.options.docker or str(layout.OCI_RUNTIME) in self.record.files
+        files = list(
+            layout.node_files(
+                command=self.command,
+                cni=self.options.cni,
+                aliases=aliases,
+                packaged=packaged,
+                docker=with_runtime,
+            )
+        )
         docker = list(self._docker()) if self.options.docker else []
         for file in files:
             yield from self._file(file)
@@ -114,7 +123,7 @@ class Installation:
 
     def _write(self, file: NodeFile) -> None:
         self._note_file(file)
-        self.node.write(file.path, file.content)
+        self.node.write(file.path, file.content, is_program=file.is_program)
 
     def _note_file(self, file: NodeFile) -> None:
         self._note_directories(file.path)

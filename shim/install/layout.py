@@ -1,10 +1,12 @@
 """Where an installation puts what, and the content of it."""
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import shim.oci_runtime
 from shim import share
 from shim.config import show
 from shim.config.load import DEFAULT_FILE
@@ -21,6 +23,8 @@ ON_THE_PATH = (Path("/usr/local/sbin"), Path("/usr/local/bin"), Path("/usr/sbin"
 CRICTL = Path("/etc/crictl.yaml")
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 CNI_DIRECTORY = Path("/etc/cni/net.d")
+OCI_RUNTIME = Path("/usr/libexec/pydockershim/oci-runtime")
+"""The runtime that Docker's daemon.json names; a package brings it."""
 
 _EXEC_START = re.compile(r"^(ExecStart=)\S+", re.MULTILINE)
 
@@ -33,15 +37,18 @@ class NodeFile:
     content: bytes
     is_ours: bool
     """It is replaced whatever it holds; another one is left as it is where it holds what no installation wrote."""
+    is_program: bool = False
 
 
-def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool) -> Iterator[NodeFile]:
+def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool, docker: bool) -> Iterator[NodeFile]:
     """Yield all files of an installation; of one whose units are those of a package, the files beside them."""
     if not packaged:
         for name in share.UNITS:
             text = _EXEC_START.sub(rf"\g<1>{command}", share.unit(name))
             yield NodeFile(path=UNIT_DIRECTORY / name, content=text.encode(), is_ours=True)
         yield NodeFile(path=DEFAULT_FILE, content=show.as_template().encode(), is_ours=False)
+        if docker:
+            yield oci_runtime()
     if aliases:
         for name in share.AS_CRI_DOCKERD:
             yield NodeFile(path=UNIT_DIRECTORY / name, content=share.alias_unit(name).encode(), is_ours=True)
@@ -49,6 +56,13 @@ def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool) 
     if cni is not None:
         name = f"{cni}.conflist"
         yield NodeFile(path=CNI_DIRECTORY / name, content=share.example(cni).encode(), is_ours=False)
+
+
+def oci_runtime() -> NodeFile:
+    """Return the OCI runtime, for the interpreter and the files of this process."""
+    program = Path(shim.oci_runtime.__file__).with_name("__main__.py")
+    text = share.oci_runtime(python=sys.executable, program=str(program))
+    return NodeFile(path=OCI_RUNTIME, content=text.encode(), is_ours=True, is_program=True)
 
 
 def started_command(unit: str) -> str:

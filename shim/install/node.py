@@ -10,6 +10,7 @@ from shim.domain.errors import InvalidArgument, reason_of
 _BYTES = 1 << 20
 """Of a configuration file that is read before it is replaced or merged."""
 _MODE = 0o644
+_PROGRAM_MODE = 0o755
 _DIRECTORY_MODE = 0o755
 
 
@@ -54,12 +55,13 @@ class Node:
         """Return the directories above a path that are not there, outermost first."""
         return [above for above in reversed(path.parents) if not self.at(above).is_dir()]
 
-    def write(self, path: Path, content: bytes) -> None:
-        """Replace a file; a new one can be read by all, one that is there keeps its mode."""
+    def write(self, path: Path, content: bytes, *, is_program: bool = False) -> None:
+        """Replace a file; a new one can be read by all, one that is there keeps its mode. All can run a program."""
         place = self.at(path)
         self._make_directories(path)
         with atomic_files.failing_as(f"write {path}"):
             mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else _MODE
+            mode |= _PROGRAM_MODE if is_program else 0
         # A link to the file of an administrator stays one.
         target = place.resolve() if place.is_symlink() else place
         atomic_files.write_atomically(target, content)

@@ -6,6 +6,7 @@ from shim.checkpoint.root import SANDBOXES
 from shim.config.model import Config
 from shim.domain.errors import ShimError
 from shim.domain.labels import may_be_of_a_pod
+from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
 
 _SECONDS = 10.0
@@ -31,12 +32,12 @@ def is_docker_empty(endpoint: str) -> bool:
         engine.close()
 
 
-def is_live_restore_on(endpoint: str) -> bool | None:
-    """Return whether containers outlive Docker now; None where it does not answer."""
+def docker_info(endpoint: str) -> EngineInfo | None:
+    """Return what Docker says of itself now; None where it does not answer."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)
     try:
         with deadline.bound(_SECONDS):
-            return engine.info().live_restore_enabled
+            return engine.info()
     except ShimError:
         return None
     finally:

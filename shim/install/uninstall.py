@@ -11,16 +11,19 @@ from shim.checkpoint.root import remove_state
 from shim.config.model import Config
 from shim.doctor.units import SERVICE
 from shim.domain.errors import FailedPrecondition
+from shim.engine.runc import ORDERED_RUNTIME
 from shim.install import daemon_json, layout
+from shim.install.docker import knows_runtime, reload_docker
 from shim.install.node import Node
 from shim.install.pods import pods_on_node
 from shim.install.record import PLACE, DockerChange, Record, digest, read_record
 from shim.install.steps import Step
-from shim.install.systemd import OURS, Systemd
+from shim.install.systemd import DOCKER, OURS, Systemd
 from shim.netns.loopback_guard import TABLE, has_guard, remove_guard
 from shim.netns.pin import remove_empty_directory
 
 _SHOWN = 5
+_STILL_THERE = f"the runtime {ORDERED_RUNTIME} is still there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Removal:
             raise FailedPrecondition(_refusal(left))
         yield from _stop(node, systemd)
         if record.docker is not None:
-            yield from _docker(node, record.docker)
+            yield from _docker(node, record.docker, systemd=systemd, endpoint=self.config.docker_endpoint)
         yield from _files(node, record)
         if left:
             yield Step(f"keep  {self.config.root_directory}, for {len(left)} containers of pods that are left")
@@ -108,12 +111,20 @@ def _stop(node: Node, systemd: Systemd) -> Iterator[Step]:
         yield Step(f"run   systemctl {' '.join(words)}", lambda: systemd.run(*words))
 
 
-def _docker(node: Node, change: DockerChange) -> Iterator[Step]:
+def _docker(node: Node, change: DockerChange, *, systemd: Systemd, endpoint: str) -> Iterator[Step]:
     path = layout.DAEMON_JSON
     text = node.read_text(path)
     if text is None:
         return
     restored = daemon_json.restored(text, change, path=str(path))
+    if daemon_json.RUNTIMES in change.added and systemd.is_running and systemd.is_active(DOCKER):
+        without = daemon_json.without_runtime(restored, path=str(path))
+
+        def forget() -> None:
+            node.write(path, without.encode())
+            reload_docker(systemd, endpoint, lambda info: _STILL_THERE if knows_runtime(info) else "")
+
+        yield Step(f"run   systemctl reload {DOCKER}, without {daemon_json.RUNTIMES} of an installation", forget)
     if restored is None:
         yield Step(f"remove {path}", lambda: node.remove(path))
     else:

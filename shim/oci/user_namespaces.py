@@ -13,11 +13,10 @@ from shim.domain.errors import ShimError, reason_of
 from shim.engine.answers import EngineInfo
 from shim.engine.facts import EngineFacts
 from shim.engine.image_store import store_root
-from shim.engine.runc import ORDERED_RUNTIME
+from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.oci_runtime.command import SELF_TEST
 
 INSTALL = "pydockershim install --docker"
-_ORDERS = "--orders"
 _DRIVERS = ("overlay2", "overlayfs")
 _PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
 _TEST_SECONDS = 30.0
@@ -29,7 +28,7 @@ def orders_directory(info: EngineInfo) -> Path | None:
     """Return where the OCI runtime that Docker knows reads its orders; None where Docker knows none."""
     runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
     match runtime and runtime.runtime_args:
-        case [option, directory] if option == _ORDERS and directory.startswith("/"):
+        case [option, directory] if option == ORDERS_OPTION and directory.startswith("/"):
             return Path(directory)
         case _:
             return None

@@ -65,7 +65,15 @@ def test_no_key_is_set_with_which_dockerd_would_not_start(
 ) -> None:
     dockerd = Dockerd(("dockerd", *flags))
 
-    assert daemon_json.advised(settings, systemd=True, path="d", dockerd=dockerd, root=tmp_path).keys() == wanted
+    advised = daemon_json.advised(settings, systemd=True, path="d", dockerd=dockerd, root=tmp_path)
+    assert advised.keys() == wanted | {"runtimes"}
+
+
+def test_no_runtime_is_set_beside_those_of_the_command_line(tmp_path: Path) -> None:
+    dockerd = Dockerd(("dockerd", "--add-runtime", "a=/b"))
+
+    assert daemon_json.advised({}, systemd=False, path="d", dockerd=dockerd, root=tmp_path).keys() == {"live-restore"}
+    assert "--add-runtime" in daemon_json.hindrances({}, systemd=False, dockerd=dockerd, root=tmp_path)["runtimes"]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +92,7 @@ def test_live_restore_is_not_set_in_a_swarm(
     (tmp_path / place / "swarm/docker-state.json").write_text("{}")
     dockerd = Dockerd(("dockerd", *flags))
 
-    assert daemon_json.advised(settings, systemd=False, path="d", dockerd=dockerd, root=tmp_path) == {}
+    advised = daemon_json.advised(settings, systemd=False, path="d", dockerd=dockerd, root=tmp_path)
+    assert advised.keys() == {"runtimes"}
     remarks = daemon_json.hindrances(settings, systemd=False, dockerd=dockerd, root=tmp_path)
     assert "docker swarm leave" in remarks["live-restore"]

@@ -1,11 +1,13 @@
 import json
 import os
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+import shim.oci_runtime
 from shim.config.load import load
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument
@@ -18,6 +20,8 @@ UNIT = "/etc/systemd/system/pydockershim.service"
 CONFIG = "/etc/pydockershim/config.toml"
 CRICTL = "/etc/crictl.yaml"
 DAEMON = "/etc/docker/daemon.json"
+OCI_RUNTIME = "/usr/libexec/pydockershim/oci-runtime"
+RUNTIMES = {"pydockershim": {"path": OCI_RUNTIME, "runtimeArgs": ["--orders", "/var/lib/pydockershim/oci"]}}
 
 
 def test_the_unit_runs_the_program_that_installed_it(tree: Tree) -> None:
@@ -133,6 +137,7 @@ def test_nothing_is_left_after_an_uninstall(tree: Tree) -> None:
     tree.install(docker=True, cni="10-bridge")
     tree.install(docker=True, cni="10-bridge")
     tree.put("/var/lib/pydockershim/engine.json", "{}")
+    tree.put(f"/var/lib/pydockershim/oci/{'ab' * 32}", "")
     assert tree.listing() != before
     tree.uninstall()
 
@@ -169,15 +174,88 @@ def test_docker_keeps_its_other_settings(tree: Tree) -> None:
         "log-level": "warn",
         "exec-opts": ["a=b", "native.cgroupdriver=systemd"],
         "live-restore": True,
+        "runtimes": RUNTIMES,
     }
 
 
 def test_a_cgroup_driver_that_is_chosen_stays(tree: Tree) -> None:
-    tree.put(DAEMON, '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": true}')
+    text = json.dumps({"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": True, "runtimes": RUNTIMES})
+    tree.put(DAEMON, text)
 
     tree.install(docker=True)
 
-    assert tree.text(DAEMON) == '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": true}'
+    assert tree.text(DAEMON) == text
+
+
+def test_the_oci_runtime_is_a_program_for_this_interpreter(tree: Tree) -> None:
+    old = os.umask(0o077)
+    try:
+        tree.install(docker=True)
+    finally:
+        os.umask(old)
+
+    place = Node(tree.root).at(Path(OCI_RUNTIME))
+    assert place.stat().st_mode & 0o777 == 0o755
+    program = Path(shim.oci_runtime.__file__).with_name("__main__.py")
+    assert f"exec {sys.executable} -IS {program} " in place.read_text()
+
+
+def test_an_upgrade_replaces_the_oci_runtime_that_an_installation_has_made(tree: Tree) -> None:
+    tree.install()
+    assert not tree.has(OCI_RUNTIME)
+    tree.install(docker=True)
+    written = tree.text(OCI_RUNTIME)
+    tree.put(OCI_RUNTIME, "of the version before")
+
+    tree.install()
+
+    assert tree.text(OCI_RUNTIME) == written
+
+
+def test_the_oci_runtime_of_a_package_is_kept(tree: Tree) -> None:
+    tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
+    tree.put(OCI_RUNTIME, "of the package")
+
+    tree.install(docker=True, command="/usr/bin/pydockershim")
+    assert json.loads(tree.text(DAEMON))["runtimes"] == RUNTIMES
+    tree.uninstall()
+
+    assert tree.text(OCI_RUNTIME) == "of the package"
+    assert not tree.has(DAEMON)
+
+
+def test_runtimes_of_others_stay(tree: Tree) -> None:
+    tree.put(DAEMON, '{"runtimes": {"kata": {"path": "/k"}}}')
+
+    tree.install(docker=True)
+    settings = json.loads(tree.text(DAEMON))
+    assert settings["runtimes"] == {"kata": {"path": "/k"}, **RUNTIMES}
+    settings["runtimes"]["nvidia"] = {"path": "/n"}
+    tree.put(DAEMON, json.dumps(settings))
+    tree.uninstall()
+
+    assert json.loads(tree.text(DAEMON)) == {"runtimes": {"kata": {"path": "/k"}, "nvidia": {"path": "/n"}}}
+
+
+def test_an_earlier_entry_of_the_same_name_comes_back(tree: Tree) -> None:
+    tree.put(DAEMON, '{"runtimes": {"pydockershim": {"path": "/by/hand"}}}')
+
+    tree.install(docker=True)
+    settings = json.loads(tree.text(DAEMON))
+    assert settings["runtimes"] == RUNTIMES
+    tree.put(DAEMON, json.dumps({**settings, "debug": True}))
+    tree.uninstall()
+
+    assert json.loads(tree.text(DAEMON)) == {"runtimes": {"pydockershim": {"path": "/by/hand"}}, "debug": True}
+
+
+def test_no_empty_runtimes_are_left_in_a_file_that_was_edited(tree: Tree) -> None:
+    tree.install(docker=True)
+    tree.put(DAEMON, json.dumps({**json.loads(tree.text(DAEMON)), "debug": True}))
+
+    tree.uninstall()
+
+    assert json.loads(tree.text(DAEMON)) == {"debug": True}
 
 
 def test_docker_is_left_alone_unless_asked_for(tree: Tree) -> None:
@@ -196,7 +274,7 @@ def test_of_a_daemon_json_that_was_edited_since_only_the_settings_go(tree: Tree)
     assert json.loads(tree.text(DAEMON)) == {"exec-opts": ["a=b"], "debug": True}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"exec-opts": "a"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"exec-opts": "a"}', '{"runtimes": []}'])
 def test_a_broken_daemon_json_is_named_before_anything_is_done(tree: Tree, text: str) -> None:
     tree.put(DAEMON, text)
     before = tree.listing()

@@ -5,15 +5,26 @@ import pytest
 
 from integration.conftest import Served
 from integration.pods.kubelet import Kubelet, failure
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.runc import ORDERED_RUNTIME
 
 
-def test_the_handlers_are_dockers_runtimes_and_promise_no_user_namespaces(kubelet: Kubelet, served: Served) -> None:
+def test_the_handlers_are_dockers_runtimes_without_our_own(kubelet: Kubelet, served: Served) -> None:
     answer = kubelet.cri.runtime.Status(pb.StatusRequest())
 
-    assert {one.name for one in answer.runtime_handlers} == {"", *served.engine.api.info()["Runtimes"]}
-    assert not any(one.features.user_namespaces for one in answer.runtime_handlers)
-    assert not answer.features.user_namespaces_host_network
+    docker = {*served.engine.api.info()["Runtimes"]}
+    assert {one.name for one in answer.runtime_handlers} == {"", *docker} - {ORDERED_RUNTIME}
+    assert ORDERED_RUNTIME in docker
+
+
+def test_runc_promises_user_namespaces_once_the_node_was_tested(kubelet: Kubelet) -> None:
+    wait_until(lambda: kubelet.cri.runtime.Status(pb.StatusRequest()).features.user_namespaces_host_network, seconds=10)
+    handlers = kubelet.cri.runtime.Status(pb.StatusRequest()).runtime_handlers
+
+    promised = {one.name for one in handlers if one.features.user_namespaces}
+    assert {"", "runc"} <= promised
+    assert promised <= {"", "runc", "io.containerd.runc.v2"}
 
 
 def test_an_engine_without_features_promises_no_recursive_read_only_mounts(kubelet: Kubelet, served: Served) -> None:

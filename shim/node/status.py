@@ -1,13 +1,12 @@
 """Status."""
 
-from typing import Any
-
 import msgspec
 
 import shim
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import ShimError
+from shim.engine.answers import EngineInfo
 from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.runtime import Runtime
 from shim.spec.read_only import recursive_read_only_supported
@@ -24,6 +23,7 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     """Return the readiness of Docker and of the pod network, within 5 s, with reasons. Not to be ready is no error."""
     network = rt.cni.networks.status()
     runtime = _runtime_condition(rt)
+    engine = rt.facts.info() if runtime.status else EngineInfo()
     no_user_namespaces = rt.user_namespaces.known_problem() if runtime.status else "docker is not ready"
     conditions = [
         runtime,
@@ -31,13 +31,11 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     ]
     return pb.StatusResponse(
         status=pb.RuntimeStatus(conditions=conditions),
-        runtime_handlers=_runtime_handlers(rt, user_namespaces=not no_user_namespaces) if runtime.status else [],
+        runtime_handlers=_runtime_handlers(engine, user_namespaces=not no_user_namespaces),
         features=pb.RuntimeFeatures(
             supplemental_groups_policy=True, user_namespaces_host_network=not no_user_namespaces
         ),
-        info={"config": msgspec.json.encode(_verbose(rt, no_user_namespaces=no_user_namespaces), enc_hook=str).decode()}
-        if verbose
-        else {},
+        info={"config": _verbose(rt, engine, no_user_namespaces=no_user_namespaces)} if verbose else {},
     )
 
 
@@ -56,28 +54,29 @@ def _not_ready(message: str) -> pb.RuntimeCondition:
     return pb.RuntimeCondition(type=RUNTIME_READY, status=False, reason="DockerDaemonNotReady", message=message)
 
 
-def _runtime_handlers(rt: Runtime, *, user_namespaces: bool) -> list[pb.RuntimeHandler]:
+def _runtime_handlers(engine: EngineInfo, *, user_namespaces: bool) -> list[pb.RuntimeHandler]:
     """Return the default, under the empty name, and every runtime of the daemon."""
-    info = rt.facts.info()
-    runtimes = info.runtimes or {}
+    runtimes = engine.runtimes or {}
     named = {name: runtime for name, runtime in sorted(runtimes.items()) if name != ORDERED_RUNTIME}
-    if info.default_runtime in runtimes:
-        named = {"": runtimes[info.default_runtime], **named}
+    if engine.default_runtime in runtimes:
+        named = {"": runtimes[engine.default_runtime], **named}
     return [
         pb.RuntimeHandler(
             name=name,
             features=pb.RuntimeHandlerFeatures(
                 recursive_read_only_mounts=recursive_read_only_supported(runtime.status),
-                user_namespaces=user_namespaces and has_runc_shim(info, name),
+                user_namespaces=user_namespaces and has_runc_shim(engine, name),
             ),
         )
         for name, runtime in named.items()
     ]
 
 
-def _verbose(rt: Runtime, *, no_user_namespaces: str) -> dict[str, Any]:
-    return {
+def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str:
+    shown = {
         "sandboxImage": rt.config.pod_infra_container_image,  # kubeadm compares it with the one it would use
+        # critest tests whether the file system of the parent can map ids: there Docker keeps the roots of containers.
+        "stateDir": engine.docker_root_dir and f"{engine.docker_root_dir}/containers",
         "version": shim.__version__,
         "config": msgspec.to_builtins(rt.config, enc_hook=str),
         "view": rt.view.stats(),
@@ -85,3 +84,4 @@ def _verbose(rt: Runtime, *, no_user_namespaces: str) -> dict[str, Any]:
         "userNamespaces": no_user_namespaces or "supported",
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }
+    return msgspec.json.encode(shown, enc_hook=str).decode()

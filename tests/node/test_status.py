@@ -109,6 +109,7 @@ def test_only_what_works_is_advertised(rt: Runtime) -> None:
 def test_verbose_has_settings_and_view(rt: Runtime) -> None:
     reported = json.loads(status(rt, verbose=True).info["config"])
     assert reported["sandboxImage"] == rt.config.pod_infra_container_image
+    assert reported["stateDir"] == f"{rt.facts.info().docker_root_dir}/containers"
     assert reported["config"]["root_directory"] == str(rt.config.root_directory)
     assert reported["view"]["containers"] == 0
     assert reported["corruptCheckpoints"] == []

@@ -14,6 +14,7 @@ from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, S
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
+from shim.engine.image_store import has_writable_layers
 from shim.engine.interface import Engine
 from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.spec.sandbox import OOM_SCORE_ADJ
@@ -104,6 +105,7 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     )
     yield _cgroups(info, accepted=accepts_cgroup_v1(config.kubelet_root_dir) if info.cgroup_version == "1" else "")
     yield from _faults(info.server_version)
+    yield from _storage(info)
     yield _live_restore(info)
     yield _oom_scores(engine, config)
     yield _pause_image(engine, config.pod_infra_container_image)
@@ -164,6 +166,13 @@ def _cgroups(info: EngineInfo, *, accepted: str) -> Finding:
         )
         return Finding("warn", "cgroups", f"{text}: a kubelet of 1.35 or newer does not start by default", advice)
     return Finding("ok", "cgroups", text)
+
+
+def _storage(info: EngineInfo) -> Iterator[Finding]:
+    if not has_writable_layers(info):
+        text = f"{info.driver} does not show what a container writes: no limit on ephemeral storage acts on it"
+        advice = '"storage-driver": "overlay2" in /etc/docker/daemon.json, with which images are pulled again'
+        yield Finding("warn", "storage driver", text, advice)
 
 
 def _live_restore(info: EngineInfo) -> Finding:

@@ -19,6 +19,10 @@ _SYSTEM_CONTAINERD = Path("/var/lib/containerd")
 _LAYERS = {"overlay2": "overlay2", "fuse-overlayfs": "fuse-overlayfs", "vfs": "vfs/dir"}
 """By graph driver, where below the data root it has the directories of layers. Those whose layers are file systems of
 their own (btrfs, zfs) share blocks between them, which no walk would see."""
+_WRITABLE = {"vfs": "", "fuse-overlayfs": "diff"}
+"""By graph driver whose mounts do not name writable layers: where in its directory a container has its own."""
+_OVERLAYS = frozenset({"overlay2", "overlay", "overlayfs", "stargz"})
+"""Graph drivers and snapshotters whose mounts name writable layers."""
 _YOUNG_SECONDS = 30.0
 """Age up to which a snapshot is of the first class; see `_age_class`."""
 _OLDEST = 6
@@ -69,6 +73,32 @@ def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
     return Path(info.docker_root_dir, _LAYERS[info.driver], relative)
 
 
+def writable_directory(info: EngineInfo, container_id: str) -> Path | None:
+    """Return the writable layer of a container whose mounts do not name it, by Docker's own record of it.
+
+    None for other drivers, and where Docker has no such record.
+    """
+    if info.driver not in _WRITABLE or is_containerd_store(info):
+        return None
+    root = Path(info.docker_root_dir)
+    try:
+        record = root / "image" / info.driver / "layerdb/mounts" / container_id / "mount-id"
+        name = os.fsdecode(record.read_bytes())
+    except OSError:  # removed in the meantime
+        return None
+    return root / _LAYERS[info.driver] / name / _WRITABLE[info.driver] if _is_name(name) else None
+
+
+def image_copy(layer: Path) -> Path | None:
+    """Return the copy of the image that a writable layer of the driver vfs began as; None for one of another driver."""
+    return layer.with_name(f"{layer.name}-init") if layer.match(f"{_LAYERS['vfs']}/*") else None
+
+
+def has_writable_layers(info: EngineInfo) -> bool:
+    """Whether what a container has written can be distinguished on disk."""
+    return info.driver in _OVERLAYS or (info.driver in _WRITABLE and not is_containerd_store(info))
+
+
 def store_parts(
     info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
 ) -> dict[str, Path | None]:
@@ -93,9 +123,13 @@ def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tupl
             name = os.fsdecode((chain / "cache-id").read_bytes())
         except FileNotFoundError:  # removed in the meantime
             continue
-        # A power loss may have left the file empty or full of NULs.
-        if name not in ("", ".", "..") and not {"/", "\0"} & set(name):
+        if _is_name(name):
             yield chain.name, root / _LAYERS[driver] / name
+
+
+def _is_name(name: str) -> bool:
+    """Whether a file of Docker's holds a name: a power loss may have left it empty or full of NULs."""
+    return name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:

@@ -19,7 +19,7 @@ import structlog
 
 from shim.base import deadline
 from shim.domain.errors import ShimError
-from shim.engine.image_store import layer_directory
+from shim.engine.image_store import image_copy, layer_directory, writable_directory
 from shim.engine.overlay import upper_directory
 from shim.runtime import Runtime
 from shim.stats.readings import running_containers
@@ -67,7 +67,8 @@ def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
     """
     known = rt.stats_cache.uppers.get(record.id)
     if known is None and record.state.pid:
-        known = _whole(rt, upper_directory(_PROC / str(record.state.pid)))
+        named = _whole(rt, upper_directory(_PROC / str(record.state.pid)))
+        known = named or writable_directory(rt.facts.info(), record.id)
         if known is not None:
             rt.stats_cache.uppers[record.id] = known
     return known
@@ -133,6 +134,13 @@ def walk(top: Path) -> Generator[None, None, Sum]:
             used += part * status.st_blocks * _BLOCK
             inodes += part
     return Sum(round(used), round(inodes))
+
+
+def growth(top: Path, *, since: Path) -> Generator[None, None, Sum]:
+    """Return by how much what is below `top` is more than below `since`; otherwise as `walk`."""
+    before = yield from walk(since)
+    now = yield from walk(top)
+    return Sum(max(0, now.used_bytes - before.used_bytes), max(0, now.inodes - before.inodes))
 
 
 def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
@@ -290,7 +298,9 @@ class LayerMeter:
             if upper is not None:
                 # What has no figure at all goes first.
                 begin = self._walks.append if key in self._due else self._walks.appendleft
-                begin(_Walk(key, walk(upper), partial(self._finish_layer, upper)))
+                copy = image_copy(upper)
+                measuring = walk(upper) if copy is None else growth(upper, since=copy)
+                begin(_Walk(key, measuring, partial(self._finish_layer, upper)))
             # Unless set at its end, also when it fails or cannot be found.
             self._due[key] = now + PERIOD
 

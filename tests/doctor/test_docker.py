@@ -171,3 +171,11 @@ def test_the_pause_image(engine: FakeEngine) -> None:
 
     engine.fail_next("inspect_image", Unavailable("docker is gone"))
     assert found(engine)["pause image"].level == "FAIL"
+
+
+@pytest.mark.parametrize(("driver", "level"), [("overlay2", None), ("vfs", None), ("btrfs", "warn")])
+def test_a_storage_driver_that_shows_no_writable_layers(engine: FakeEngine, driver: str, level: str | None) -> None:
+    change(engine, driver=driver)
+
+    finding = found(engine).get("storage driver")
+    assert (finding.level if finding else None) == level

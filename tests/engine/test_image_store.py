@@ -9,7 +9,15 @@ import pytest
 
 from shim.engine import image_store
 from shim.engine.answers import EngineInfo
-from shim.engine.image_store import container_root, is_measurable, layer_directory, store_parts, store_root
+from shim.engine.image_store import (
+    container_root,
+    has_writable_layers,
+    is_measurable,
+    layer_directory,
+    store_parts,
+    store_root,
+    writable_directory,
+)
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"
@@ -75,6 +83,40 @@ def test_a_layer_that_is_mounted_with_relative_paths(driver: str, relative: str,
     found = layer_directory(graph_info(Path("/data/docker"), driver), Path(relative))
 
     assert found == (None if expected is None else Path(expected))
+
+
+@pytest.mark.parametrize(
+    ("driver", "written", "expected"),
+    [
+        ("vfs", "ab", "vfs/dir/ab"),
+        ("fuse-overlayfs", "ab", "fuse-overlayfs/ab/diff"),
+        ("overlay2", "ab", None),
+        ("vfs", "", None),
+        ("vfs", "..", None),
+        ("vfs", "a/b", None),
+        ("vfs", "\0\0", None),
+        ("vfs", None, None),
+    ],
+    ids=["vfs", "fuse", "named by mounts", "empty", "above", "a path", "power loss", "removed"],
+)
+def test_a_writable_layer_that_no_mount_names(
+    tmp_path: Path, driver: str, written: str | None, expected: str | None
+) -> None:
+    record = tmp_path / "image" / driver / "layerdb/mounts/c1"
+    record.mkdir(parents=True)
+    if written is not None:
+        (record / "mount-id").write_text(written)
+
+    found = writable_directory(graph_info(tmp_path, driver), "c1")
+    assert found == (None if expected is None else tmp_path / expected)
+
+
+@pytest.mark.parametrize(
+    ("driver", "shows"), [("overlay2", True), ("vfs", True), ("fuse-overlayfs", True), ("btrfs", False), ("zfs", False)]
+)
+def test_which_drivers_show_what_containers_write(driver: str, *, shows: bool) -> None:
+    assert has_writable_layers(graph_info(Path("/data"), driver)) is shows
+    assert has_writable_layers(containerd_info(Path("/data")))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
@@ -18,6 +19,7 @@ from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import sample
 from shim.stats_cache import LayerUsage
 from tests.cgroup.trees import group_v2
+from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
 from tests.stats.placed import pod_with_container, without_docker
 from tests.stats.walks import finished, total
@@ -382,6 +384,29 @@ def test_a_layer_of_an_image_with_very_many_layers(rt: Runtime, monkeypatch: pyt
     monkeypatch.setattr(module, "upper_directory", lambda _process: Path("ab/diff"))
 
     assert upper_of(rt, record) == Path("/var/lib/docker/overlay2/ab/diff")
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_of_a_driver_that_copies_the_image_what_was_written_counts(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver="vfs", docker_root_dir=str(tmp_path))
+    rt.facts.info(max_age=0)
+    container = running(rt, ready_pod(rt))
+    record = tmp_path / "image/vfs/layerdb/mounts" / container
+    record.mkdir(parents=True)
+    (record / "mount-id").write_text("ab")
+    for name in ("ab-init", "ab"):
+        (tmp_path / "vfs/dir" / name / "of the image").mkdir(parents=True)
+        (tmp_path / "vfs/dir" / name / "of the image/big").write_bytes(bytes(1 << 20))
+    (tmp_path / "vfs/dir/ab/written").write_bytes(bytes(1 << 16))
+    meter = LayerMeter(rt)
+    meter.start()
+    try:
+        usage = wait_measured(rt, container)
+    finally:
+        meter.stop()
+    assert (usage.used_bytes, usage.inodes, usage.store) == (1 << 16, 1, str(tmp_path))
 
 
 @pytest.mark.usefixtures("no_mounts")

@@ -54,9 +54,11 @@ def with_nul(message: Message, path: Way) -> None:
 
 
 POD_TEXTS, CONTAINER_TEXTS = texts_of(pb.PodSandboxConfig), texts_of(pb.ContainerConfig)
+ANY_TEXT = {"annotations.value", "image.annotations.value"}
+"""What may hold a NUL: the API server takes it there, and it ends up in JSON alone."""
 
 
-@pytest.mark.parametrize("name", POD_TEXTS)
+@pytest.mark.parametrize("name", sorted(POD_TEXTS.keys() - ANY_TEXT))
 def test_a_nul_in_any_text_of_a_pod_is_refused_by_name(served: Served, name: str) -> None:
     config = pod_config(unused_name("nul"))
     with_nul(config, POD_TEXTS[name])
@@ -69,7 +71,7 @@ def test_a_nul_in_any_text_of_a_pod_is_refused_by_name(served: Served, name: str
     assert message.startswith(f"config.{name.partition('.')[0]}")
 
 
-@pytest.mark.parametrize("name", CONTAINER_TEXTS)
+@pytest.mark.parametrize("name", sorted(CONTAINER_TEXTS.keys() - ANY_TEXT))
 def test_a_nul_in_any_text_of_a_container_is_refused_by_name(
     served: Served, pod: Pod, images: Images, name: str
 ) -> None:

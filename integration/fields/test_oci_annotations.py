@@ -10,7 +10,8 @@ from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
 from integration.node.engine import Engine, own_link
 from integration.node.isolation import Node, new_home
-from integration.pods.kubelet import Kubelet, failure
+from integration.pods.kubelet import Kubelet, failure, in_context, in_namespaces
+from shim.api.v1 import api_pb2 as pb
 from shim.engine.runc import SHIM_GROUP
 
 LINK = "annotated0"
@@ -63,10 +64,11 @@ def test_no_pod_joins_the_shim_of_another(passing: Served, images: Images) -> No
     if passing.engine.name == "20.10":
         pytest.skip("the engine has no annotations")
     kubelet = Kubelet(passing.cri, images.busybox)
-    first = kubelet.pod()
+    alone = in_context(namespace_options=pb.NamespaceOption(pid=pb.CONTAINER))
+    first = kubelet.pod(**alone)
     asked = {SHIM_GROUP: group(passing, first.id)}
-    second = kubelet.pod(annotations=asked)
-    container = kubelet.started(second, annotations=asked)
+    second = kubelet.pod(annotations=asked, **alone)
+    container = kubelet.started(second, annotations=asked, linux=in_namespaces(pid=pb.CONTAINER))
 
     assert group(passing, first.id) != group(passing, second.id) == group(passing, container)
     assert dict(passing.cri.container_status(container).annotations) == asked

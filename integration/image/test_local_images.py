@@ -95,7 +95,9 @@ def test_an_image_in_use_is_kept_and_its_users_are_named(served: Served, images:
     used = images.load("local/used:1", {"Labels": {"used": "yes"}})
     sandbox = served.cri.run(POD)
     container = served.cri.create(sandbox, container_config("user", image="local/used:1"), pod=POD)
-    with pytest.raises(grpc.RpcError, match=rf"in use by container user \({container[:12]}\)") as refused:
+    with pytest.raises(
+        grpc.RpcError, match=rf"in use by created container k8s_user_\S+ \({container[:12]}\)"
+    ) as refused:
         served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=used)))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert is_listed(served, "local/used:1")

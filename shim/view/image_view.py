@@ -61,6 +61,8 @@ class ImageView:
         self._index = ImageIndex(())
         self._asked: dict[str, Moment] = {}
         """Since when Docker's answer about an image is known, by id, and by a name that was confirmed alone."""
+        self._unseen: dict[str, int] = {}
+        """Time of the last event of each image that has not been inspected since, by the event's id or name."""
 
     # Reads
 
@@ -134,6 +136,22 @@ class ImageView:
             now = self._clock()
         return any(moment is not None and moment.follows(stamp, now=now) for moment in asked)
 
+    def note_event(self, reference: str, stamp: int) -> None:
+        """Note that an image has changed at `stamp`, ns since the epoch, and is inspected later."""
+        with self._changed:
+            self._unseen[reference] = stamp
+
+    def note_seen(self, reference: str, stamp: int) -> None:
+        """Note that an image has been inspected after an event of this time."""
+        with self._changed:
+            if self._unseen.get(reference, stamp) <= stamp:
+                self._unseen.pop(reference, None)
+
+    def has_unseen_events(self) -> bool:
+        """Whether an image has changed that has not been inspected since: any tag may be another image's by now."""
+        with self._changed:
+            return bool(self._unseen)
+
     def _wait_listed_locked(self) -> None:
         self._availability.wait_available()
         self._listed.wait_available()
@@ -144,6 +162,7 @@ class ImageView:
         """Begin a sync: events arrive from now on, and earlier lists do not count. The lock is held."""
         self._listed.disconnect(NOT_LISTED)
         self._listed.begin_sync()
+        self._unseen.clear()
         # A list in flight may be older than the first event: it is repeated.
         self._reads.supersede(IMAGES)
         self._reads.supersede(ONE_IMAGE)

@@ -102,6 +102,7 @@ class Refresher:
             except InvalidArgument:  # the next list has it
                 return
         self._note(_IMAGE + reference, stamp or _ALWAYS)
+        self._view.images.note_event(reference, stamp or _ALWAYS)
         self._queue.add_after(_IMAGE + reference, BURST_SECONDS)
 
     def enqueue_images(self) -> None:
@@ -142,6 +143,8 @@ class Refresher:
             return
         if succeeded:
             self._queue.forget(key)
+            if key.startswith(_IMAGE):
+                self._view.images.note_seen(key.removeprefix(_IMAGE), stamp)
         else:
             self._queue.add_rate_limited(key)
 

@@ -55,13 +55,26 @@ def test_what_is_not_here_costs_one_inspect(rt: Runtime, engine: FakeEngine) -> 
     assert engine.calls == [("inspect_image", "missing/image")]
 
 
+def test_tag_that_has_moved_is_found_before_the_change_is_inspected(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = engine.add_image("r.example/app:1")
+    wait_until(lambda: status(rt, "r.example/app:1").image.id == first)
+    monkeypatch.setattr("shim.view.refresh.BURST_SECONDS", 3600.0)
+    second = engine.add_image("r.example/app:1", ImageSettings(user="www"))
+    wait_until(rt.view.images.has_unseen_events)
+
+    assert status(rt, "r.example/app:1").image.id == second
+    assert status(rt, first).image.id == first
+
+
 def test_what_was_only_listed_is_inspected_for_its_user(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.view.refresh.INSPECTED_AT_START", 0)
-    image_id = engine.add_image("r.example/app:1", ImageSettings(user="www"))
     engine.disconnect()
     wait_until(lambda: rt.view.stats().outage)
+    image_id = engine.add_image("r.example/app:1", ImageSettings(user="www"))
     engine.reconnect()
     wait_until(lambda: not rt.view.stats().outage)
     (listed,) = list_images(rt, filter=pb.ImageFilter(image=pb.ImageSpec(image=image_id)))

@@ -83,6 +83,17 @@ class Floor:
         timings.call("start container", lambda: engine.post(f"/containers/{made.container}/start"))
         return made
 
+    def add(self, pod: FloorPod, container: pb.ContainerConfig) -> str:
+        """Create and start a further container; return its id."""
+        body = self._container_body(container, sandbox_id=pod.pause)
+        made = self._docker.create(f"{pod.name}-{container.metadata.name}", body)
+        self._docker.post(f"/containers/{made}/start")
+        return made
+
+    def end(self, container_id: str) -> None:
+        """Kill and remove a further container."""
+        self._docker.delete(f"/containers/{container_id}?v=1&force=1")
+
     def exercise(self, timings: Timings, pod: FloorPod, *, times: int) -> None:
         """List the containers `times` times, run a command, change a limit, and run one through Docker's library."""
         engine = self._docker

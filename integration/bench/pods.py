@@ -23,13 +23,22 @@ def ordinary_pod(name: str, *, logs: str) -> tuple[pb.PodSandboxConfig, pb.Conta
     return config, _container("main")
 
 
-def _linux_of_pod() -> pb.LinuxPodSandboxConfig:
-    context = pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES)
+def pod_of_many(
+    name: str, *, size: int, pid: "pb.NamespaceMode", logs: str
+) -> tuple[pb.PodSandboxConfig, list[pb.ContainerConfig]]:
+    """Return a pod on the pod network, and its containers, with PID namespaces of their own or that of the pod."""
+    namespaces = pb.NamespaceOption(pid=pid)
+    config = pod_config(name, log_directory=f"{logs}/{name}", linux=_linux_of_pod(namespaces))
+    return config, [_container(f"c{number}", namespaces) for number in range(size)]
+
+
+def _linux_of_pod(namespaces: pb.NamespaceOption = _NAMESPACES) -> pb.LinuxPodSandboxConfig:
+    context = pb.LinuxSandboxSecurityContext(namespace_options=namespaces)
     return pb.LinuxPodSandboxConfig(cgroup_parent=cgroup_parent(), security_context=context)
 
 
-def _container(name: str) -> pb.ContainerConfig:
-    linux = pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES))
+def _container(name: str, namespaces: pb.NamespaceOption = _NAMESPACES) -> pb.ContainerConfig:
+    linux = pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(namespace_options=namespaces))
     return container_config(name, image=BUSYBOX, command=COMMAND, log_path=f"{name}/0.log", linux=linux)
 
 

@@ -288,12 +288,15 @@ def test_what_a_process_leaves_for_a_client_that_does_not_read_is_bounded(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TICK", 0.02)
+    monkeypatch.setattr(container_exec, "LOOK_SECONDS", 1000.0)
     engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
         while opened["stdout"] not in client.received:
             client.read_some()
         engine.exit_container(container)
+        # The session has given up, and looks how the command has ended.
+        wait_until(lambda: "inspect_exec" in [method for method, _ in engine.calls])
         client.read_to_end()
 
         assert "there is no room for more" in str(status(client, opened["error"])["message"])

@@ -38,6 +38,11 @@ COPY build/kind/wheels /opt/wheels
 RUN python3 -m venv /opt/pydockershim \
  && /opt/pydockershim/bin/pip install --no-cache-dir --find-links /opt/wheels /opt/wheels/pydockershim-*.whl \
  && ln -s /opt/pydockershim/bin/pydockershim /usr/local/bin/pydockershim \
+ && mkdir -p /usr/libexec/pydockershim \
+ && /opt/pydockershim/bin/python -c \
+      'import sys; from shim.install.layout import oci_runtime; sys.stdout.buffer.write(oci_runtime().content)' \
+      >/usr/libexec/pydockershim/oci-runtime \
+ && chmod 755 /usr/libexec/pydockershim/oci-runtime \
  && rm -r /opt/wheels
 COPY packaging/systemd/pydockershim.service /etc/systemd/system/
 COPY packaging/kind/files /

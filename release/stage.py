@@ -5,13 +5,14 @@ import re
 import shutil
 from pathlib import Path
 
-from release.archive import normalise
+from release.archive import PROGRAM, normalise
 from release.bundle import Machine
-from release.environment import LAUNCHER, add_launcher, make_environment
+from release.environment import COMMON, LAUNCHER, PYTHON, add_launcher, make_environment
 from release.licences import copyright_text, licences_of
 from release.source import Source
 from shim import share
 from shim.config import show
+from shim.install.layout import OCI_RUNTIME
 
 PREFIX = Path("/usr/lib/pydockershim")
 COMMAND = Path("/usr/bin/pydockershim")
@@ -44,9 +45,16 @@ def make_stage(source: Source, stage: Path, *, wheel: Path, wheels: Path, machin
     for name in share.UNITS:
         _write(_at(stage, UNITS / name), _EXEC_START.sub(rf"\g<1>{COMMAND}", share.unit(name)))
     _write(_at(stage, CONFIGURATION), show.as_template())
+    _add_oci_runtime(_at(stage, OCI_RUNTIME))
     _add_documentation(source, _at(stage, DOCUMENTATION), home)
     _add_help(source, stage)
     normalise(stage, time=source.time)
+
+
+def _add_oci_runtime(place: Path) -> None:
+    program = PREFIX / COMMON / "shim/oci_runtime/__main__.py"
+    _write(place, share.oci_runtime(python=str(PREFIX / PYTHON), program=str(program)))
+    place.chmod(PROGRAM)
 
 
 def _add_documentation(source: Source, place: Path, home: Path) -> None:

@@ -224,7 +224,7 @@ def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     install.add_argument(
         "--docker",
         action="store_true",
-        help="set live-restore and the cgroup driver of systemd in Docker's daemon.json",
+        help="set live-restore, the OCI runtime and the cgroup driver of systemd in Docker's daemon.json",
     )
     install.add_argument("--cni", choices=share.example_names(), help="the pod network of a single node, by an example")
     install.add_argument(

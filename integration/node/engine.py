@@ -4,7 +4,6 @@ import http
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from pathlib import Path
 import docker
 import msgspec
 
-import shim.oci_runtime
 from integration.node import control_groups
 from integration.node.commands import NodeError, allowed, run
 from integration.node.control_groups import CgroupDriver
@@ -22,8 +20,9 @@ from integration.node.mounts import unmount_all
 from integration.node.netns import Netns
 from integration.node.processes import children, command
 from integration.waiting import wait_until
-from shim import share
-from shim.engine.runc import ORDERED_RUNTIME
+from shim.checkpoint.root import ORDERS
+from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
+from shim.install.layout import oci_runtime
 
 _START_SECONDS = 120
 _STOP_SECONDS = 60
@@ -85,17 +84,9 @@ class Engine:
             "cgroup-parent": self.cgroup_parent,
             # Where systemd runs, Docker would ask it for cgroups; in most namespaces of ours it cannot be reached.
             "exec-opts": [f"native.cgroupdriver={self.cgroup_driver}"],
-            "runtimes": self._ordered_runtime(),
+            "runtimes": ordered_runtime(self.home),
             **extra,
         }
-
-    def _ordered_runtime(self) -> dict[str, object]:
-        """Install the OCI runtime of this checkout; return it as Docker's setting `runtimes`."""
-        program = Path(shim.oci_runtime.__file__).with_name("__main__.py")
-        script = self.home / "oci-runtime"
-        script.write_text(share.oci_runtime(python=sys.executable, program=str(program)))
-        script.chmod(0o755)
-        return {ORDERED_RUNTIME: {"path": str(script), "runtimeArgs": ["--orders", str(self.home / "oci")]}}
 
     @property
     def api(self) -> docker.APIClient:
@@ -206,6 +197,14 @@ class Engine:
                 if error.status_code not in _REMOVED_BY_ANOTHER:
                     raise
         wait_until(lambda: not self.api.containers(all=True, quiet=True), _STOP_SECONDS)
+
+
+def ordered_runtime(home: Path) -> dict[str, object]:
+    """Install the OCI runtime of this checkout into a directory; return it as Docker's setting `runtimes`."""
+    script = home / "oci-runtime"
+    script.write_bytes(oci_runtime().content)
+    script.chmod(0o755)
+    return {ORDERED_RUNTIME: {"path": str(script), "runtimeArgs": [ORDERS_OPTION, str(home / ORDERS)]}}
 
 
 def answers(path: Path) -> bool:

@@ -19,10 +19,12 @@ import msgspec
 from integration.node import images
 from integration.node.commands import NodeError, run, step
 from integration.node.daemon import Daemon
-from integration.node.engine import answers, has_link, remove_link
+from integration.node.engine import answers, has_link, ordered_runtime, remove_link
 from integration.node.mounts import unmount_all
 from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
 from integration.node.rules import Rules, restore, rules_now
+from shim.install import daemon_json
+from shim.install.layout import DAEMON_JSON
 from shim.netns.pin import remove_empty_directory
 
 SOCKET = Path("/var/run/docker.sock")
@@ -31,6 +33,8 @@ BIN_DIRS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
 EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 
 _RECORD = Path("/run/pydockershim-demo.json")
+_HOME = Path("/var/lib/pydockershim-demo")
+"""The OCI runtime of this checkout, its orders, and the settings of a dockerd that has it. /run may be noexec."""
 _LOG = Path("/var/log/pydockershim-demo-dockerd.log")
 _OF_DOCKER = (
     Path("/etc/docker/key.json"),
@@ -120,6 +124,8 @@ def release() -> None:
         if undo.dockerd:
             _stop_engine(undo)
             _remove_files_of_docker(undo)
+            if _HOME.is_dir():
+                shutil.rmtree(_HOME)
             for path in undo.control_groups:
                 remove_unused_control_group(Path(path))
         if undo.rules is not None:
@@ -193,12 +199,22 @@ def _ensure_engine(undo: Undo) -> Daemon | None:
     with step("starting dockerd"):
         undo.rules = rules_now()
         undo.save()
-        daemon = Daemon(["dockerd"], log=_LOG, env=os.environ)
+        daemon = Daemon(["dockerd", f"--config-file={_with_runtime()}"], log=_LOG, env=os.environ)
         daemon.spawn()
         undo.dockerd, undo.dockerd_started = daemon.pid, started_at(daemon.pid)
         undo.save()
         daemon.wait_ready(lambda: answers(SOCKET), timeout=_START_SECONDS)
     return daemon
+
+
+def _with_runtime() -> Path:
+    """Return a file with the settings of this machine's Docker, and the OCI runtime for pods in user namespaces."""
+    _HOME.mkdir(exist_ok=True)
+    text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else None
+    settings = daemon_json.parse_settings(text, path=str(DAEMON_JSON))
+    path = _HOME / DAEMON_JSON.name
+    path.write_text(daemon_json.merged(settings, {daemon_json.RUNTIMES: ordered_runtime(_HOME)}))
+    return path
 
 
 def _stop_engine(undo: Undo) -> None:

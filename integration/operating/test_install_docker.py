@@ -25,6 +25,8 @@ from integration.pods.test_user_namespaces import FIRST, SIZE, features, pod_of,
 from integration.server import Server
 from integration.waiting import wait_until
 from shim.config.model import Config
+from shim.doctor.docker import check_engine_at
+from shim.doctor.findings import Finding
 from shim.doctor.units import BOOTED
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.engine.runc import ORDERED_RUNTIME
@@ -205,6 +207,8 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
     with own_link(BRIDGE), served_by(unit.engine, node_dirs) as served:
         kubelet = Kubelet(served.cri, BUSYBOX)
         wait_until(lambda: features(served).user_namespaces, seconds=10)
+        findings = check_engine_at(Config(docker_endpoint=unit.engine.url))
+        assert Finding("ok", "user namespace", "pods can have their own") in findings
         shown = kubelet.inside(started(kubelet, pod_of(kubelet)), "cat /proc/self/uid_map")
         kubelet.remove_all()
     assert shown.split() == ["0", str(FIRST), str(SIZE)]

@@ -12,6 +12,7 @@ from shim import __version__
 CONFIG = "/etc/pydockershim/config.toml"
 UNIT = "/usr/lib/systemd/system/pydockershim.service"
 DOCUMENTATION = "usr/share/doc/pydockershim"
+OCI_RUNTIME = "/usr/libexec/pydockershim/oci-runtime"
 WANTED = "/etc/systemd/system/multi-user.target.wants/pydockershim.service"
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits until the packages are built
@@ -34,6 +35,9 @@ def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: 
     assert "/run/cri-dockerd.sock" in root.text("/etc/crictl.yaml")
     assert (root.path / WANTED.removeprefix("/")).is_symlink()
     assert "cni_conf_dir" in root.run("pydockershim", "config")
+    assert "pydockershim's OCI runtime: /srv must belong to root" in root.fails(
+        OCI_RUNTIME, "--orders", "/srv", "create", "x"
+    )
     for name in ("docs/install.md", "packaging/monitoring/alerts.yml", "cni_conf_examples/10-bridge.conflist"):
         assert (root.path / DOCUMENTATION / name).is_file()
 
@@ -66,7 +70,13 @@ def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
         "/usr/share/man/man1",
         "/usr/share/zsh/vendor-completions",
     )
-    own = ("/etc/pydockershim", "/usr/lib/pydockershim", "/usr/share/doc/pydockershim", "/usr/lib/systemd/system")
+    own = (
+        "/etc/pydockershim",
+        "/usr/lib/pydockershim",
+        "/usr/libexec/pydockershim",
+        "/usr/share/doc/pydockershim",
+        "/usr/lib/systemd/system",
+    )
     allowed = (*own, *of_shells)
     outside = {path for path in paths if not any(path.is_relative_to(place) for place in allowed)}
     assert {path for path in outside if not any(path in Path(place).parents for place in allowed)} == {

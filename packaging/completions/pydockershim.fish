@@ -204,7 +204,7 @@ complete -c pydockershim -n '_shtab_pydockershim_using; and test $_shtab_pydocke
 complete -c pydockershim -n '_shtab_pydockershim_using version' -s h -l help -d 'show this help message and exit'
 complete -c pydockershim -n '_shtab_pydockershim_using; and test $_shtab_pydockershim_npos -eq 0' -a install -d 'put units, configuration and crictl.yaml onto this node, and start the server'
 complete -c pydockershim -n '_shtab_pydockershim_using install' -s h -l help -d 'show this help message and exit'
-complete -c pydockershim -n '_shtab_pydockershim_using install' -l docker -d 'set live-restore and the cgroup driver of systemd in Docker'"'"'s daemon.json'
+complete -c pydockershim -n '_shtab_pydockershim_using install' -l docker -d 'set live-restore, the OCI runtime and the cgroup driver of systemd in Docker'"'"'s daemon.json'
 complete -c pydockershim -n '_shtab_pydockershim_using install' -l cni -xka "10-bridge 20-dual-stack 30-ptp 40-bandwidth 50-macvlan 60-ipvlan" -d 'the pod network of a single node, by an example'
 complete -c pydockershim -n '_shtab_pydockershim_using install' -l as-cri-dockerd -d 'give command and units the names of cri-dockerd'"'"'s, too'
 complete -c pydockershim -n '_shtab_pydockershim_using install' -l no-start -d 'enable the server, do not start it'

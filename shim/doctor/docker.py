@@ -1,5 +1,6 @@
 """Checks of the Docker Engine of this node."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,11 +18,15 @@ from shim.engine.facts import EngineFacts
 from shim.engine.image_store import has_writable_layers
 from shim.engine.interface import Engine
 from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
+from shim.engine.runc import ORDERED_RUNTIME
+from shim.oci.user_namespaces import INSTALL, UserNamespaces
 from shim.spec.sandbox import OOM_SCORE_ADJ
 
 _FORWARDING = "IPv4 forwarding is disabled"
 _USERNS = "name=userns"
 """Reported by a daemon whose containers have a user namespace, unless they opt out as pods do."""
+
+_SUBJECT = "user namespace"
 
 _CALL_SECONDS = 5.0
 """How long Docker may take for one answer: an idle one needs milliseconds."""
@@ -107,11 +112,14 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     yield from _faults(info.server_version)
     yield from _storage(info)
     yield _live_restore(info)
-    yield _oom_scores(engine, config)
+    facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
+    yield _oom_scores(facts)
     yield _pause_image(engine, config.pod_infra_container_image)
     if _USERNS in (info.security_options or ()):
         text = "userns-remap is on: files of images have other owners in pods, so set-uid programs and homes fail"
-        yield Finding("warn", "user namespace", text, 'take "userns-remap" out of /etc/docker/daemon.json')
+        yield Finding("warn", _SUBJECT, text, 'take "userns-remap" out of /etc/docker/daemon.json')
+    else:
+        yield _user_namespaces(facts, info)
     for warning in info.warnings or []:
         if _FORWARDING in warning:
             continue  # as it was when Docker started; the check of this node says how it is
@@ -186,14 +194,31 @@ def _live_restore(info: EngineInfo) -> Finding:
     return Finding("warn", "live-restore", "off: a restart of Docker ends every pod of this node", advice)
 
 
-def _oom_scores(engine: Engine, config: Config) -> Finding:
-    facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
+def _oom_scores(facts: EngineFacts) -> Finding:
     lowest = facts.possible_oom_score_adj(OOM_SCORE_ADJ)
     if lowest <= OOM_SCORE_ADJ:
         return Finding("ok", "oom scores", "as Kubernetes asks for them")
     text = f"Docker cannot go below {lowest} here, so critical pods are not spared when memory runs out"
     advice = "dockerd needs CAP_SYS_RESOURCE, and no user namespace around it; pods run all the same"
     return Finding("warn", "oom scores", text, advice)
+
+
+def _user_namespaces(facts: EngineFacts, info: EngineInfo) -> Finding:
+    """Return whether pods can have user namespaces; a node without the OCI runtime has not asked for them."""
+    runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
+    if runtime is None:
+        return Finding("ok", _SUBJECT, f"pods have the node's; for pods with one of their own: {INSTALL}")
+    if not os.access(runtime.path, os.X_OK):
+        text = f"pods with one of their own do not start: {runtime.path} is no program"
+        return Finding("warn", _SUBJECT, text, INSTALL)
+    try:
+        problem = UserNamespaces(facts).problem()
+    except ShimError as error:
+        problem = str(error)
+    if not problem:
+        return Finding("ok", _SUBJECT, "pods can have their own")
+    advice = f"Linux 6.3 or newer with overlay2 can; {INSTALL} sets the runtime; pods without one run all the same"
+    return Finding("warn", _SUBJECT, f"pods cannot have their own: {problem}", advice)
 
 
 def _pause_image(engine: Engine, reference: str) -> Finding:

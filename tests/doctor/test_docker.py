@@ -9,8 +9,9 @@ from shim.doctor import docker
 from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
-from shim.engine.answers import SwarmInfo
+from shim.engine.answers import Runtime, SwarmInfo
 from shim.engine.client import DockerEngine
+from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from tests.fakes.engine import FakeEngine
 from tests.users import unprivileged_files
 
@@ -89,6 +90,36 @@ def test_what_is_wrong_with_it(
     finding = found(engine)[subject]
     assert finding.level == level
     assert word in finding.advice
+
+
+def with_runtime(engine: FakeEngine, program: Path, *, images: Path) -> None:
+    runtime = Runtime(path=str(program), runtime_args=[ORDERS_OPTION, "/orders"])
+    change(engine, runtimes={ORDERED_RUNTIME: runtime}, docker_root_dir=str(images))
+
+
+def test_user_namespaces_without_the_runtime_are_offered(engine: FakeEngine) -> None:
+    finding = found(engine)["user namespace"]
+
+    assert finding.level == "ok"
+    assert finding.text.endswith("pydockershim install --docker")
+
+
+def test_a_runtime_that_is_not_there_is_named(engine: FakeEngine, tmp_path: Path) -> None:
+    with_runtime(engine, tmp_path / "oci-runtime", images=tmp_path)
+
+    finding = found(engine)["user namespace"]
+    assert (finding.level, finding.advice) == ("warn", "pydockershim install --docker")
+    assert f"{tmp_path}/oci-runtime is no program" in finding.text
+
+
+def test_why_this_node_cannot_have_user_namespaces(engine: FakeEngine, tmp_path: Path) -> None:
+    program = tmp_path / "oci-runtime"
+    program.touch(0o755)
+    with_runtime(engine, program, images=tmp_path / "absent")
+
+    finding = found(engine)["user namespace"]
+    assert finding.level == "warn"
+    assert finding.text.startswith(f"pods cannot have their own: {tmp_path}/absent")
 
 
 def test_live_restore_is_not_advised_in_a_swarm(engine: FakeEngine) -> None:

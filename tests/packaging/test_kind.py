@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from shim.config.model import Config
+from shim.install import daemon_json
 
 KIND = Path(__file__).parents[2] / "packaging" / "kind"
 FILES = KIND / "files"
@@ -272,6 +273,12 @@ def test_docker_keeps_out_of_the_network_of_pods() -> None:
     assert daemon["live-restore"] is True
     assert daemon["exec-opts"] == ["native.cgroupdriver=systemd"]
     assert (daemon["bridge"], daemon["iptables"], daemon["ip-forward"]) == ("none", False, False)
+
+
+def test_docker_has_the_oci_runtime_as_install_sets_it() -> None:
+    settings = json.loads((FILES / "etc/docker/daemon.json").read_text())
+
+    assert daemon_json.advised(settings, systemd=True, path="daemon.json") == {}
 
 
 @pytest.mark.parametrize(("file", "nodes"), [("cluster.yaml", 1), ("cluster-three-nodes.yaml", 3)])

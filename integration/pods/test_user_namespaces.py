@@ -3,8 +3,10 @@
 import fcntl
 import os
 import re
+import signal
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -277,3 +279,122 @@ def test_container_with_other_users_than_its_pod_is_refused(kubelet: Kubelet, tm
     assert {code for code, _ in (other, none, mount)} == {Code.INVALID_ARGUMENT}
     assert "must be those of the pod sandbox" in other[1]
     assert "config.mounts[0].uidMappings" in mount[1]
+
+
+def mounts_of_host() -> set[str]:
+    return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Iterator[Path]:
+    """An overlay of the node, which cannot be id-mapped."""
+    layers, merged = tmp_path / "layers", tmp_path / "merged"
+    for path in (merged, *(layers / name for name in ("lower", "upper", "work"))):
+        path.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", layers], check=True)
+    for name in ("lower", "upper", "work"):
+        (layers / name).mkdir()
+    options = f"lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work"
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "none", merged], check=True)
+    yield merged
+    if merged.is_mount():
+        subprocess.run(["umount", merged], check=True)
+    subprocess.run(["umount", layers], check=True)
+
+
+def test_failed_start_leaves_no_mount_and_a_later_one_works(served: Served, kubelet: Kubelet, overlay: Path) -> None:
+    pod = pod_of(kubelet)
+    container = kubelet.created(pod, mounts=[volume(overlay)], **secured(namespace_options=own_users()))
+    before = mounts_of_host()
+
+    _, message = refusal(lambda: served.cri.start(container))
+
+    assert "/volume is on an overlay that is no image volume" in message
+    assert mounts_of_host() == before
+    subprocess.run(["umount", overlay], check=True)
+    served.engine.api.start(container)
+    wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_RUNNING)
+    assert kubelet.inside(container, "cat /proc/self/uid_map").split()[1] == str(FIRST)
+
+
+def test_image_volume_has_the_owners_of_its_image_and_is_read_only(kubelet: Kubelet) -> None:
+    mount = volume(Path(), at="/image", image=pb.ImageSpec(image=kubelet.image), readonly=True)
+    mount.host_path = ""
+    container = started(kubelet, pod_of(kubelet), mounts=[mount])
+
+    shown = kubelet.inside(container, "stat -c %u:%g /image/etc/passwd /image/bin; touch /image/new")
+
+    assert shown.split()[:2] == ["0:0", "0:0"]
+    assert "Read-only file system" in shown
+
+
+def test_no_descriptor_of_the_runtime_reaches_a_container(served: Served, kubelet: Kubelet) -> None:
+    container = started(kubelet, pod_of(kubelet))
+
+    directory = Path(f"/proc/{pid_of(served, container)}")
+    assert {path.name for path in (directory / "fd").iterdir()} == {"0", "1", "2"}
+    assert (directory / "cwd").readlink() == Path("/")
+    in_exec = kubelet.inside(container, "readlink /proc/$$/cwd; for fd in /proc/$$/fd/*; do readlink $fd; done")
+    assert {line.partition(":")[0] for line in in_exec.splitlines()} == {"/", "pipe", "/dev/null"}
+
+
+def test_fifo_and_socket_of_the_node_can_be_mounted(kubelet: Kubelet, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        mounts = [volume(tmp_path / name, at=f"/{name}") for name in ("fifo", "socket")]
+        container = started(kubelet, pod_of(kubelet), mounts=mounts)
+
+        shown = kubelet.inside(container, "stat -c '%F %u' /fifo /socket").splitlines()
+
+    assert shown == ["fifo 0", "socket 0"]
+
+
+def test_privileged_container_has_no_power_over_the_node(served: Served, kubelet: Kubelet) -> None:
+    options = own_users()
+    pod = kubelet.pod(**in_context(namespace_options=options, privileged=True))
+    container = started(kubelet, pod, context={"privileged": True})
+
+    pid = pid_of(served, container)
+    assert Path(f"/proc/{pid}/ns/user").stat().st_ino != Path("/proc/self/ns/user").stat().st_ino
+    script = (
+        "echo 1 > /proc/sys/vm/drop_caches; mknod /disk b 7 0; mkdir /new; mount -t proc none /new && echo mounted; "
+        "echo x > /proc/sysrq-trigger; mkdir /sys/fs/cgroup/memory/breakout"
+    )
+    shown = kubelet.inside(container, script).splitlines()
+    assert len([line for line in shown if re.search("denied|not permitted|nonexistent|No such|Read-only", line)]) == 4
+    assert [line for line in shown if line == "mounted"] == ["mounted"]
+
+
+def test_container_started_again_after_its_process_was_killed_keeps_its_files(served: Served, kubelet: Kubelet) -> None:
+    container = started(kubelet, pod_of(kubelet))
+    kubelet.inside(container, "touch /mine; chown 1000 /mine")
+    before = mounts_of_host()
+    os.kill(pid_of(served, container), signal.SIGKILL)
+    wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_EXITED)
+
+    served.engine.api.start(container)
+
+    wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_RUNNING)
+    assert kubelet.inside(container, "stat -c %u /mine; cat /proc/self/uid_map").split()[:3] == [
+        "1000",
+        "0",
+        str(FIRST),
+    ]
+    assert mounts_of_host() == before
+
+
+def test_pod_with_a_killed_shim_leaves_no_mount(served: Served, kubelet: Kubelet) -> None:
+    before = mounts_of_host()
+    pod = pod_of(kubelet)
+    container = started(kubelet, pod)
+    pause = pid_of(served, pod.id)
+    shim = int(Path(f"/proc/{pause}/stat").read_text().rpartition(")")[2].split()[1])
+    assert Path(f"/proc/{shim}/comm").read_text().startswith("containerd-shim")
+
+    os.kill(shim, signal.SIGKILL)
+    wait_until(lambda: served.engine.api.inspect_container(pod.id)["State"]["Status"] == "exited")
+
+    served.cri.remove_container(container)
+    served.cri.remove(pod.id)
+    assert mounts_of_host() == before

@@ -5,6 +5,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
+from types import TracebackType
 from typing import NamedTuple
 
 from shim.oci_runtime import order, self_test
@@ -54,12 +56,13 @@ def main(arguments: Sequence[str]) -> None:
         return
     directory, runtime, *words = arguments
     create = parse(words)
+    sys.excepthook = partial(_report_unexpected, log=create.log)
     try:
         prepare(order.read(directory, create.container), bundle=create.bundle, state_root=create.state_root)
+        os.execvp(runtime, [runtime, *words])
     except (OSError, OrderError) as error:
         _report(f"pydockershim's OCI runtime: {_text(error)}", log=create.log)
         sys.exit(1)
-    os.execvp(runtime, [runtime, *words])
 
 
 def _test(store: str) -> None:
@@ -74,6 +77,14 @@ def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error.args[-1]) if error.args else type(error).__name__
+
+
+def _report_unexpected(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None, *, log: str
+) -> None:
+    """Tell of a fault of this program where Docker reads it, not only on the standard error."""
+    _report(f"pydockershim's OCI runtime: {kind.__name__}: {error}", log=log)
+    sys.__excepthook__(kind, error, traceback)
 
 
 def _report(text: str, *, log: str) -> None:

@@ -7,13 +7,14 @@ container: that takes the place of Docker's own mount, so that `docker cp` sees 
 import json
 import os
 import stat
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from shim.base import proc
 from shim.oci_runtime import kernel
 from shim.oci_runtime.layers import OVERLAY, Layers, covered, layers_of, mapped_clone, read_only_options
 from shim.oci_runtime.order import Order, OrderError, UserNamespace
-from shim.oci_runtime.user_namespace import mapping_of, namespace_of_pod
+from shim.oci_runtime.user_namespace import Pod, mapping_of, pod_of
 
 PLACE = "/run/pydockershim-oci"
 """Where runc sees the mounts, in a tmpfs of its mount namespace.
@@ -26,6 +27,7 @@ _SHM = "/dev/shm"  # noqa: S108 - the container path
 _ANY_GROUP = "0 2147483647"
 """What Docker lets send pings (`net.ipv4.ping_group_range`): more groups than the namespace has."""
 _MODE = 0o711
+_READ_ONLY = {"ro", "rro"}
 
 Json = dict[str, Any]
 
@@ -40,15 +42,25 @@ def prepare(order: Order, *, bundle: str, state_root: str) -> None:
     with open(path, "rb") as file:
         config: Json = json.loads(file.read())
     wanted = order.user_namespace
-    namespace = namespace_of_pod(wanted, state_root=state_root) if wanted.pause else None
+    pod = pod_of(wanted, state_root=state_root) if wanted.pause else None
     mapping = mapping_of(wanted)
-    binds = _Binds(config, mapping=mapping, host_ids=order.host_ids)
-    _mount_all(os.path.join(bundle, config["root"]["path"]), binds, wanted=wanted, mapping=mapping)
-    _change_namespaces(config, wanted, namespace=namespace)
+    root = os.path.join(bundle, config["root"]["path"])
+    layers = layers_of(_mount_at(root))
+    binds = _Binds(config, mapping=mapping, host_ids=order.host_ids, store=layers.directory)
+    _change_namespaces(config, wanted, pod=pod)
     config["root"]["path"] = ROOTFS
-    with open(path, "wb") as changed:
-        changed.write(json.dumps(config).encode())
+    _mount_all(root, layers, binds, wanted=wanted, mapping=mapping)
+    _replace(path, json.dumps(config).encode())
     _own_streams(wanted)
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Write a file as a whole or not at all: runc never meets a half of it."""
+    temporary = f"{path}.new"
+    with open(temporary, "wb") as file:
+        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
+        file.write(content)
+    os.replace(temporary, path)
 
 
 class _Binds:
@@ -57,7 +69,9 @@ class _Binds:
     A copy stays in the peer group of its source, so mount propagation is as it was.
     """
 
-    def __init__(self, config: Json, *, mapping: int, host_ids: tuple[str, ...]) -> None:
+    def __init__(self, config: Json, *, mapping: int, host_ids: tuple[str, ...], store: str) -> None:
+        """Clone the sources. `store` is the directory of layers of Docker's images."""
+        self._store = store
         self._trees: list[tuple[Json, int, bool]] = []
         self._images: list[tuple[Json, Layers, int, str]] = []
         for mount in config["mounts"]:
@@ -86,6 +100,9 @@ class _Binds:
             kind = os.fsdecode(found.kind)
             raise OSError(f"the mount at {mount['destination']} is on {kind}, which has no id-mapped mounts: {cause}")
         layers = layers_of(found)
+        if layers.directory != self._store or not _READ_ONLY & {*mount.get("options", ())}:
+            # Its layers, read-only, would be an old copy of a file system that the node writes to.
+            raise OSError(f"the mount at {mount['destination']} is on an overlay that is no image volume: {cause}")
         inside = os.path.relpath(os.readlink(f"/proc/self/fd/{source}"), found.point)
         below = os.path.normpath(f"{found.root}/{inside}")
         self._images.append((mount, layers, mapped_clone(layers, mapping), below))
@@ -113,17 +130,16 @@ class _Binds:
             mount["source"] = at
 
 
-def _mount_all(root: str, binds: _Binds, *, wanted: UserNamespace, mapping: int) -> None:
-    docker = next((mount for mount in reversed(_mounts()) if mount.point == root), None)
-    if docker is None:
-        raise OSError(f"the root {root} is not a mount, as it is with Docker's storage driver overlay2")
-    layers = layers_of(docker)
+def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespace, mapping: int) -> None:
     tree = mapped_clone(layers, mapping)
-    os.makedirs(ROOTFS, _MODE, exist_ok=True)
-    _check_own(PLACE)
+    for directory in (PLACE, ROOTFS):
+        with suppress(FileExistsError):
+            os.mkdir(directory, _MODE)
+        _check_own(directory)
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     kernel.unmount(root)
-    try:
+    with ExitStack() as undo:
+        undo.callback(_mount_again, root, layers, host=host)
         kernel.unshare(kernel.CLONE_NEWNS)
         private = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         # Mounts of the host go on to arrive here, and none goes out.
@@ -136,14 +152,25 @@ def _mount_all(root: str, binds: _Binds, *, wanted: UserNamespace, mapping: int)
         copy = _clone_of(ROOTFS)
         kernel.set_namespace(host, kernel.CLONE_NEWNS)
         kernel.attach(copy, root)
-    except OSError:
-        kernel.set_namespace(host, kernel.CLONE_NEWNS)
-        os.chdir(layers.directory)
-        kernel.mount("overlay", root, kind="overlay", data=layers.options)
-        os.chdir("/")
-        raise
+        undo.pop_all()
     kernel.set_namespace(private, kernel.CLONE_NEWNS)
     binds.attach(f"{PLACE}/mounts")
+
+
+def _mount_again(root: str, layers: Layers, *, host: int) -> None:
+    """Mount the root as Docker has it, in the host's mount namespace."""
+    kernel.set_namespace(host, kernel.CLONE_NEWNS)
+    os.chdir(layers.directory)
+    kernel.mount("overlay", root, kind="overlay", data=layers.options)
+    os.chdir("/")
+
+
+def _mount_at(root: str) -> proc.Mount:
+    """Return Docker's mount of the container's root."""
+    found = next((mount for mount in reversed(_mounts()) if mount.point == root), None)
+    if found is None:
+        raise OSError(f"the root {root} is not a mount, as it is with Docker's storage driver overlay2")
+    return found
 
 
 def _mounts() -> list[proc.Mount]:
@@ -155,7 +182,10 @@ def _mount_of(opened: int) -> proc.Mount:
     """Return the mount that an open file lies on."""
     with open(f"/proc/self/fdinfo/{opened}", "rb") as description:
         identity = proc.value_of(description.read(), b"mnt_id")
-    return next(mount for mount in _mounts() if mount.id == identity)
+    found = next((mount for mount in _mounts() if mount.id == identity), None)
+    if found is None:
+        raise OSError(f"{os.readlink(f'/proc/self/fd/{opened}')} was unmounted while the container was made")
+    return found
 
 
 def _clone_of(path: str) -> int:
@@ -172,12 +202,15 @@ def _check_own(path: str) -> None:
         raise OrderError(f"{path} must be a directory of root that nobody else can write")
 
 
-def _change_namespaces(config: Json, wanted: UserNamespace, *, namespace: int | None) -> None:
+def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) -> None:
     """Put the container into the pod's user namespace, an open one or a new one."""
     linux = config["linux"]
-    kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each)]
+    kept = [each for each in linux["namespaces"] if each["type"] != "user"]
+    if pod is not None and pod.has_network_of_host:
+        # A container joins it by its pause container, and nobody in the pod may enter it anew.
+        kept = [each for each in kept if each["type"] != "network"]
     # runc opens it by this process, which it replaces.
-    path = {} if namespace is None else {"path": f"/proc/{os.getpid()}/fd/{namespace}"}
+    path = {} if pod is None else {"path": f"/proc/{os.getpid()}/fd/{pod.users}"}
     linux["namespaces"] = [*kept, {"type": "user", **path}]
     linux["uidMappings"] = [{"containerID": 0, "hostID": wanted.uid, "size": wanted.uids}]
     linux["gidMappings"] = [{"containerID": 0, "hostID": wanted.gid, "size": wanted.gids}]
@@ -188,17 +221,11 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, namespace: int | 
         _bind_sysfs(config["mounts"])
 
 
-def _is_network_of_host(namespace: Json) -> bool:
-    """Return whether a container joins the host's network by that of another: nobody in the pod may enter it anew."""
-    path: str = namespace.get("path", "") if namespace["type"] == "network" else ""
-    return path != "" and os.stat(path).st_ino == os.stat("/proc/self/ns/net").st_ino
-
-
 def _bind_sysfs(mounts: list[Json]) -> None:
     """Show the host's sysfs: a new one can be mounted by the owner of the network namespace alone."""
     for mount in mounts:
         if mount.get("type") == "sysfs":
-            mount.update(type="bind", source="/sys", options=["rbind", "rro", "nosuid", "nodev", "noexec"])
+            mount.update(type="bind", source="/sys", options=["rbind", "ro", "rro", "nosuid", "nodev", "noexec"])
 
 
 def _own_streams(wanted: UserNamespace) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import NamedTuple
 
 from shim.oci_runtime import kernel
 from shim.oci_runtime.order import OrderError, UserNamespace
@@ -48,30 +49,47 @@ def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
         os.waitpid(child, 0)
 
 
-def namespace_of_pod(wanted: UserNamespace, *, state_root: str) -> int:
-    """Return a descriptor of the user namespace that a pod's pause container has; programs executed next inherit it.
+class Pod(NamedTuple):
+    """What a container joins."""
+
+    users: int
+    """Descriptor of the user namespace, which programs executed next inherit."""
+    has_network_of_host: bool
+
+
+def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
+    """Return the namespaces of a pod's pause container. Raise OrderError when it does not run.
 
     `state_root` is runc's directory of containers. The process is told from another with the same pid by its start
-    time, and the namespace by its mapping. Raise OrderError when it is not there.
+    time, and the namespace by its mapping. All is read below one descriptor, which stays with the process: a later one
+    with the same pid is never read.
     """
     path = f"{state_root}/{wanted.pause}/state.json"
     try:
         with open(path, "rb") as file:
             state = json.loads(file.read())
         pid, started = int(state["init_process_pid"]), int(state["init_process_start"])
-        opened = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
-        if _started(pid) != started:
-            raise OrderError(f"the pause container {wanted.pause} of its pod has ended")
-    except (OSError, ValueError, KeyError) as error:
+        process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _pod(process, wanted, started=started)
+        finally:
+            os.close(process)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise OrderError(f"the pause container {wanted.pause} of its pod does not run: {error}") from error
+
+
+def _pod(process: int, wanted: UserNamespace, *, started: int) -> Pod:
+    if int(_read(process, "stat").rpartition(b")")[2].split()[_START_TIME]) != started:
+        raise OrderError(f"the pause container {wanted.pause} of its pod has ended")
     for name, first, count in (("uid_map", wanted.uid, wanted.uids), ("gid_map", wanted.gid, wanted.gids)):
-        with open(f"/proc/{pid}/{name}", "rb") as table:
-            if table.read().split() != [b"0", b"%d" % first, b"%d" % count]:
-                raise OrderError(f"the user namespace of its pod has another {name} than ordered")
-    os.set_inheritable(opened, True)
-    return opened
+        if _read(process, name).split() != [b"0", b"%d" % first, b"%d" % count]:
+            raise OrderError(f"the user namespace of its pod has another {name} than ordered")
+    network = os.stat("ns/net", dir_fd=process).st_ino
+    users = os.open("ns/user", os.O_RDONLY, dir_fd=process)
+    os.set_inheritable(users, True)
+    return Pod(users=users, has_network_of_host=network == os.stat("/proc/self/ns/net").st_ino)
 
 
-def _started(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[_START_TIME])
+def _read(process: int, name: str) -> bytes:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
+        return file.read()

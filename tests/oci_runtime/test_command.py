@@ -1,6 +1,7 @@
 """The command line: words of runc, the shell script in front, and errors in runc's own way."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import shim.oci_runtime
 from shim import share
 from shim.oci_runtime.command import Create, parse
+from shim.oci_runtime.order import Order, UserNamespace, encode
 
 PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
 
@@ -92,3 +94,21 @@ def test_program_needs_nothing_but_the_standard_library() -> None:
     )
     done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, check=True, timeout=60)
     assert done.stdout.split() == [b"shim"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an order must belong to root")
+@pytest.mark.parametrize("config", [b'{"root": ', b'{"root": {"path": "/r"}, "mounts": null}', b"[]"])
+def test_fault_of_the_program_is_told_in_the_log_of_runc(runtime: list[str], tmp_path: Path, config: bytes) -> None:
+    log, orders = tmp_path / "log.json", tmp_path / "orders"
+    orders.mkdir(mode=0o700)
+    users = UserNamespace(uid=1 << 16, uids=1 << 16, gid=1 << 16, gids=1 << 16, pause="")
+    (orders / "id").write_bytes(encode(Order("id", users)))
+    (orders / "id").chmod(0o600)
+    (tmp_path / "config.json").write_bytes(config)
+
+    done = run(runtime, "--log", str(log), "create", "--bundle", str(tmp_path), "id")
+
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert "pydockershim's OCI runtime: " in json.loads(log.read_bytes())["msg"]
+    assert (tmp_path / "config.json").read_bytes() == config

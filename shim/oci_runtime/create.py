@@ -205,10 +205,7 @@ def _check_own(path: str) -> None:
 def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) -> None:
     """Put the container into the pod's user namespace, an open one or a new one."""
     linux = config["linux"]
-    kept = [each for each in linux["namespaces"] if each["type"] != "user"]
-    if pod is not None and pod.has_network_of_host:
-        # A container joins it by its pause container, and nobody in the pod may enter it anew.
-        kept = [each for each in kept if each["type"] != "network"]
+    kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each, pod)]
     # runc opens it by this process, which it replaces.
     path = {} if pod is None else {"path": f"/proc/{os.getpid()}/fd/{pod.users}"}
     linux["namespaces"] = [*kept, {"type": "user", **path}]
@@ -219,6 +216,18 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) 
         sysctl["net.ipv4.ping_group_range"] = f"0 {wanted.gids - 1}"
     if not any(each["type"] == "network" for each in kept):
         _bind_sysfs(config["mounts"])
+
+
+def _is_network_of_host(namespace: Json, pod: Pod | None) -> bool:
+    """Return whether a container joins the host's network by a path: nobody in the pod may enter it anew.
+
+    A pause container has the path of Docker's own (Engine 20.10), the others that of the pause container.
+    """
+    if namespace["type"] != "network" or not namespace.get("path"):
+        return False
+    if pod is not None:
+        return pod.has_network_of_host
+    return os.stat(namespace["path"]).st_ino == os.stat("/proc/self/ns/net").st_ino
 
 
 def _bind_sysfs(mounts: list[Json]) -> None:

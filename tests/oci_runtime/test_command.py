@@ -76,7 +76,17 @@ def test_exec_in_a_container_without_an_order_goes_on(runtime: list[str]) -> Non
     done = run(runtime, "exec", "--process", "/p", "id")
 
     assert done.returncode == 0
-    assert done.stdout == b"runc exec --process /p id\n"
+    assert (done.stdout, done.stderr) == (b"runc exec --process /p id\n", b"")
+
+
+def test_create_without_python_does_not_reach_runc(runtime: list[str], tmp_path: Path) -> None:
+    Path(runtime[0]).write_text(share.oci_runtime(python=str(tmp_path / "missing"), program=str(PROGRAM)))
+
+    done = run(runtime, "--root", "/r", "create", "--bundle", "/b", "id")
+
+    assert done.returncode != 0
+    assert done.stdout == b""
+    assert b"missing" in done.stderr
 
 
 def test_script_that_docker_calls_without_the_directory_says_so(runtime: list[str]) -> None:

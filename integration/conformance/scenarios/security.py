@@ -1,6 +1,7 @@
-"""Users, capabilities, seccomp and sysctls."""
+"""Users, user namespaces, capabilities, seccomp and sysctls."""
 
 import json
+from typing import Any
 
 from integration.conformance.scenario import Case, container, eventually, job_pod, pod, scenario
 
@@ -105,3 +106,66 @@ def namespaces_of_the_host_can_be_shared(case: Case) -> None:
     sees = container("sh", "-c", "cat /proc/1/comm", name="main")
     text = case.finish(pod("p", sees, hostPID=True, hostIPC=True, restartPolicy="Never"))
     assert text.strip() not in ("sh", "cat", "pause")
+
+
+_VOLUMES: dict[str, dict[str, Any]] = {
+    "configmap": {"configMap": {"name": "c"}},
+    "secret": {"secret": {"secretName": "s", "defaultMode": 0o440}},
+    "fields": {"downwardAPI": {"items": [{"path": "word", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    "token": {"projected": {"sources": [{"serviceAccountToken": {"path": "word", "expirationSeconds": 600}}]}},
+    "disk": {"emptyDir": {}},
+    "memory": {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+}
+_IDS = 1 << 16
+"""How many ids a kubelet gives a pod."""
+
+
+@scenario(since=(1, 33))
+def pods_have_user_namespaces_of_their_own(case: Case) -> None:
+    """With ids of their own on the node, while volumes of all kinds have the owners that the pod asks for."""
+    case.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"word": "open"}})
+    case.kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"word": "hid"}})
+    firsts = []
+    for name, proc in {"masked": "Default", "unmasked": "Unmasked"}.items():
+        case.run(_with_own_users(name, proc))
+        ids = case.exec(name, "cat", "/proc/self/uid_map")
+        assert case.logs(name) == ids
+        inside, first, count = map(int, ids.split())
+        assert (inside, count) == (0, _IDS)
+        firsts.append(first)
+        _check_volumes(case, name)
+    assert min(firsts) >= _IDS
+    assert abs(firsts[0] - firsts[1]) >= _IDS
+    masks = [case.exec(name, "sh", "-c", "grep -c ' /proc/' /proc/mounts; true") for name in ("masked", "unmasked")]
+    assert (int(masks[0]) > 0, int(masks[1])) == (True, 0)
+
+
+def _with_own_users(name: str, proc: str) -> dict[str, Any]:
+    mounts = [{"name": volume, "mountPath": f"/v/{volume}"} for volume in _VOLUMES]
+    parts = [
+        {"name": "configmap", "mountPath": "/part/word", "subPath": "word"},
+        {"name": "disk", "mountPath": "/part/disk", "subPath": "disk"},
+    ]
+    main = container(
+        *("sh", "-c", "cat /proc/self/uid_map; trap 'exit 0' TERM; sleep 3600 & wait"),
+        volumeMounts=mounts + parts,
+        securityContext={"procMount": proc},
+        readinessProbe={"exec": {"command": ["cat", "/v/secret/word"]}, "periodSeconds": 1},
+    )
+    context = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}
+    volumes = [{"name": volume, **source} for volume, source in _VOLUMES.items()]
+    return pod(name, main, hostUsers=False, securityContext=context, volumes=volumes)
+
+
+def _check_volumes(case: Case, name: str) -> None:
+    read = ["/v/configmap/word", "/v/secret/word", "/v/fields/word", "/part/word"]
+    assert case.exec(name, "cat", *read) == f"openhid{case.namespace}open"
+    assert case.exec(name, "cat", "/v/token/word").count(".") == 2
+    assert case.exec(name, "stat", "-L", "-c", "%u:%g", "/v/secret/word") == "0:2000\n"
+    for place in ("/v/disk", "/v/memory", "/part/disk"):
+        owner = case.exec(name, "sh", "-c", f"echo new >{place}/file && stat -c %u:%g {place}/file")
+        assert owner == "1000:2000\n", (place, owner)
+    volumes = case.cluster.disk / "pods" / case.pod(name)["metadata"]["uid"] / "volumes" / "kubernetes.io~empty-dir"
+    for path in ("disk/file", "disk/disk/file", "memory/file"):
+        kept = (volumes / path).stat()
+        assert (kept.st_uid, kept.st_gid) == (1000, 2000), path

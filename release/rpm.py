@@ -63,7 +63,7 @@ _DEFINES = {
 }
 _OF_EVERY_SYSTEM = frozenset(
     {
-        *("/etc", "/usr", "/usr/bin", "/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system"),
+        *("/etc", "/usr", "/usr/bin", "/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/libexec"),
         *("/usr/share", "/usr/share/doc", "/usr/share/man", "/usr/share/man/man1"),
     }
 )

@@ -18,7 +18,16 @@ from integration.node.netns import Netns, new_netns
 from integration.node.processes import command
 
 DEMO = ("-m", "integration.node", "host", sys.executable, "-m", "integration.demo")
-FILES = ("/etc", "/opt", "/run", "/usr/lib/cni", "/var/lib/cni", "/var/lib/pydockershim", "/var/log/pods")
+FILES = (
+    "/etc",
+    "/opt",
+    "/run",
+    "/usr/lib/cni",
+    "/var/lib/cni",
+    "/var/lib/pydockershim",
+    "/var/lib/pydockershim-demo",
+    "/var/log/pods",
+)
 OF_TESTS = (HOME, Path("/run/changes"))
 """Where isolated tests have their own files."""
 SETTINGS = r"^net\.(bridge\.|ipv4\.ip_forward$|ipv[46]\.conf\.(all|default)\.)"

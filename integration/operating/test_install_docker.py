@@ -167,6 +167,17 @@ def booted(unit: Unit) -> Iterator[None]:
     BOOTED.rmdir()
 
 
+def installed(unit: Unit) -> None:
+    options = Options(docker=True, start=False)
+    installation = Installation(options=options, command="/usr/bin/pydockershim", environ=unit.setup.environ)
+    run_steps(installation.steps(), announce=print, dry=False)
+
+
+def uninstalled(unit: Unit) -> None:
+    removal = Removal(root=Path("/"), force=False, config=Config(), environ=unit.setup.environ)
+    run_steps(removal.steps(), announce=print, dry=False)
+
+
 @contextmanager
 def served_by(engine: Engine, dirs: NodeDirs) -> Iterator[Served]:
     """Run a server, and leave the start and end of its Docker to the unit."""
@@ -196,9 +207,7 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
     unit: Unit, node: Node, pause_image: Image, node_dirs: NodeDirs
 ) -> None:
     dockerd = unit.pid
-    options = Options(docker=True, start=False)
-    installation = Installation(options=options, command="/usr/bin/pydockershim", environ=unit.setup.environ)
-    run_steps(installation.steps(), announce=print, dry=False)
+    installed(unit)
     assert unit.engine.api.info()["Runtimes"][ORDERED_RUNTIME]["path"] == str(OCI_RUNTIME)
 
     for image in (pause_image, busybox_image(node.busybox)):
@@ -213,12 +222,33 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
         kubelet.remove_all()
     assert shown.split() == ["0", str(FIRST), str(SIZE)]
 
-    removal = Removal(root=Path("/"), force=False, config=Config(), environ=unit.setup.environ)
-    run_steps(removal.steps(), announce=print, dry=False)
+    uninstalled(unit)
     assert ORDERED_RUNTIME not in unit.engine.api.info()["Runtimes"]
     assert not FILE.exists()
     assert not OCI_RUNTIME.exists()
     assert unit.pid == dockerd
+
+
+@pytest.mark.usefixtures("booted")
+@pytest.mark.parametrize("unit", [CGROUPFS], indirect=True)
+def test_the_runtime_stays_where_it_has_become_the_default(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, dockerd would not start again."""
+    monkeypatch.setattr("shim.install.docker._RELOAD_SECONDS", 1.0)
+    installed(unit)
+    text = json.dumps({**json.loads(FILE.read_text()), "default-runtime": ORDERED_RUNTIME})
+    FILE.write_text(text)
+    unit.setup.systemd.run("reload", "docker.service")
+    wait_until(lambda: unit.engine.api.info()["DefaultRuntime"] == ORDERED_RUNTIME, 10)
+
+    with pytest.raises(FailedPrecondition, match=r"does not forget the runtime pydockershim, so .* is as it was"):
+        uninstalled(unit)
+
+    assert FILE.read_text() == text
+    assert OCI_RUNTIME.exists()
+
+    FILE.write_text(text.replace(f'"default-runtime": "{ORDERED_RUNTIME}"', '"default-runtime": "runc"'))
+    uninstalled(unit)
+    assert not OCI_RUNTIME.exists()
 
 
 @pytest.mark.parametrize("unit", [CGROUPFS], indirect=True)

@@ -10,7 +10,7 @@ from shim.base.atomic_files import failing_as
 from shim.checkpoint.root import remove_state
 from shim.config.model import Config
 from shim.doctor.units import SERVICE
-from shim.domain.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.engine.runc import ORDERED_RUNTIME
 from shim.install import daemon_json, layout
 from shim.install.docker import knows_runtime, reload_docker
@@ -122,7 +122,14 @@ def _docker(node: Node, change: DockerChange, *, systemd: Systemd, endpoint: str
 
         def forget() -> None:
             node.write(path, without.encode())
-            reload_docker(systemd, endpoint, lambda info: _STILL_THERE if knows_runtime(info) else "")
+            try:
+                reload_docker(systemd, endpoint, lambda info: _STILL_THERE if knows_runtime(info) else "")
+            except ShimError as error:  # such as where it has become the default runtime
+                node.write(path, text.encode())
+                said = systemd.last_words(DOCKER) or str(error)
+                raise FailedPrecondition(
+                    f"Docker does not forget the runtime {ORDERED_RUNTIME}, so {path} is as it was: {said}"
+                ) from error
 
         yield Step(f"run   systemctl reload {DOCKER}, without {daemon_json.RUNTIMES} of an installation", forget)
     if restored is None:

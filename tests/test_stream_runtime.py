@@ -230,7 +230,7 @@ def test_exec_goes_on_in_a_container_that_docker_does_not_inspect(
 def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ended(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "TICK", 0.02)
+    monkeypatch.setattr(transport, "TICK", 0.2)
     engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * KEPT, endless=True))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
@@ -238,7 +238,7 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
             client.read_some()
         engine.exit_container(container)
         wait_until(lambda: not rt.view.container(container).state.running)
-        threading.Event().wait(0.5)  # many checks
+        threading.Event().wait(1.0)  # some checks
         client.read_to_end()
 
         assert len(client.received[opened["stdout"]]) == KEPT * 65536

@@ -46,7 +46,7 @@ def prepare(order: Order, *, bundle: str, state_root: str) -> None:
     mapping = mapping_of(wanted)
     root = os.path.join(bundle, config["root"]["path"])
     layers = layers_of(_mount_at(root))
-    binds = _Binds(config, mapping=mapping, host_ids=order.host_ids, store=layers.directory)
+    binds = _Binds(config, mapping=mapping, order=order, store=layers.directory)
     _change_namespaces(config, wanted, pod=pod)
     config["root"]["path"] = ROOTFS
     _mount_all(root, layers, binds, wanted=wanted, mapping=mapping)
@@ -63,20 +63,26 @@ def _replace(path: str, content: bytes) -> None:
     os.replace(temporary, path)
 
 
+def is_mapped(mount: Json, order: Order) -> bool:
+    """Return whether a bind mount gets the pod's ids: what Docker adds from elsewhere, for CDI devices, does not."""
+    is_dockers = mount["source"].startswith(f"{order.docker_root}/")
+    return mount["destination"] in order.mapped or (is_dockers and mount["destination"] != _SHM)
+
+
 class _Binds:
     """The bind mounts of a container: copies of their sources, made while this process is in the host's namespace.
 
     A copy stays in the peer group of its source, so mount propagation is as it was.
     """
 
-    def __init__(self, config: Json, *, mapping: int, host_ids: tuple[str, ...], store: str) -> None:
+    def __init__(self, config: Json, *, mapping: int, order: Order, store: str) -> None:
         """Clone the sources. `store` is the directory of layers of Docker's images."""
         self._store = store
         self._trees: list[tuple[Json, int, bool]] = []
         self._images: list[tuple[Json, Layers, int, str]] = []
         for mount in config["mounts"]:
             if mount.get("type") == "bind":
-                self._add(mount, mapping=mapping, keeps_ids=mount["destination"] in (*host_ids, _SHM))
+                self._add(mount, mapping=mapping, keeps_ids=not is_mapped(mount, order))
 
     def _add(self, mount: Json, *, mapping: int, keeps_ids: bool) -> None:
         source = os.open(mount["source"], os.O_PATH | os.O_CLOEXEC)

@@ -41,8 +41,10 @@ class Order(NamedTuple):
     container: str
     """Docker's id."""
     user_namespace: UserNamespace
-    host_ids: tuple[str, ...] = ()
-    """Container paths of the mounts that keep the host's ids; all others get those of the pod."""
+    docker_root: str
+    """Docker's data directory: what is mounted from there (`/etc/hosts`, volumes of the image) gets the pod's ids."""
+    mapped: tuple[str, ...] = ()
+    """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
 
 
 def encode(order: Order) -> bytes:
@@ -69,7 +71,8 @@ def decode(content: bytes, *, container: str) -> Order:
     order = Order(
         container=plain["container"],
         user_namespace=UserNamespace(**plain["user_namespace"]),
-        host_ids=tuple(plain["host_ids"]),
+        docker_root=plain["docker_root"],
+        mapped=tuple(plain["mapped"]),
     )
     if order.container != container:
         raise OrderError(f"it is of container {order.container!r}")

@@ -11,6 +11,7 @@ from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.oci import orders
 from shim.oci.user_namespaces import orders_directory
 from shim.oci_runtime.order import Order, UserNamespace
+from shim.pod import RESOLV_CONF
 from shim.runtime import Runtime
 from shim.spec.mounts import container_path
 
@@ -72,8 +73,14 @@ def order_user_namespace(
         return
     uids, gids = options.userns_options.uids[0], options.userns_options.gids[0]
     namespace = UserNamespace(uid=uids.host_id, uids=uids.length, gid=gids.host_id, gids=gids.length, pause=pause)
-    host_ids = tuple(container_path(mount) for mount in mounts if not mount.uidMappings)
-    orders.put(directory, Order(container=container_id, user_namespace=namespace, host_ids=host_ids))
+    mapped = {container_path(mount): bool(mount.uidMappings) for mount in mounts}
+    order = Order(
+        container=container_id,
+        user_namespace=namespace,
+        docker_root=rt.facts.info().docker_root_dir,
+        mapped=tuple(path for path, is_mapped in ({RESOLV_CONF: True} | mapped).items() if is_mapped),
+    )
+    orders.put(directory, order)
 
 
 def runtime_of_pod(rt: Runtime, options: pb.NamespaceOption, *, runtime: str) -> str:

@@ -10,7 +10,7 @@ LATER = time.time() + 3600
 
 
 def order(container: str) -> Order:
-    return Order(container, UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""))
+    return Order(container, UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""), "/var/lib/docker")
 
 
 def test_order_is_private_and_goes_with_its_container(tmp_path: Path) -> None:

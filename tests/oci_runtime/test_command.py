@@ -112,7 +112,7 @@ def test_fault_of_the_program_is_told_in_the_log_of_runc(runtime: list[str], tmp
     log, orders = tmp_path / "log.json", tmp_path / "orders"
     orders.mkdir(mode=0o700)
     users = UserNamespace(uid=1 << 16, uids=1 << 16, gid=1 << 16, gids=1 << 16, pause="")
-    (orders / "id").write_bytes(encode(Order("id", users)))
+    (orders / "id").write_bytes(encode(Order("id", users, "/var/lib/docker")))
     (orders / "id").chmod(0o600)
     (tmp_path / "config.json").write_bytes(config)
 

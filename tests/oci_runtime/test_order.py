@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from shim.oci_runtime.order import FILE_LIMIT, Order, OrderError, UserNamespace, decode, encode, read
 
 CONTAINER = "c" * 64
-ORDER = Order(CONTAINER, UserNamespace(uid=65536, uids=65536, gid=131072, gids=65536, pause="p" * 64), ("/data",))
+ORDER = Order(
+    CONTAINER,
+    UserNamespace(uid=65536, uids=65536, gid=131072, gids=65536, pause="p" * 64),
+    "/var/lib/docker",
+    ("/data",),
+)
 
 
 def test_order_is_read_as_it_was_written() -> None:
@@ -84,7 +89,7 @@ def test_file_that_others_can_reach_is_refused(directory: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of root")
 def test_order_that_is_too_large_is_refused(directory: Path) -> None:
-    many = ORDER._replace(host_ids=tuple(f"/{number}" for number in range(FILE_LIMIT // 8)))
+    many = ORDER._replace(mapped=tuple(f"/{number}" for number in range(FILE_LIMIT // 8)))
     (directory / CONTAINER).write_bytes(encode(many))
     with pytest.raises(OrderError, match=f"has more than {FILE_LIMIT} bytes"):
         read(str(directory), CONTAINER)

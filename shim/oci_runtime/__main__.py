@@ -6,7 +6,7 @@ Arguments are the directory of orders, the OCI runtime to execute at last, and t
 import os
 import sys
 
-# Isolated from all packages (-IS): the one folder of the server that it needs is beside this file.
+# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from shim.oci_runtime.command import main

@@ -14,7 +14,7 @@ from shim.oci_runtime.create import prepare
 from shim.oci_runtime.order import OrderError
 
 SELF_TEST = "self-test"
-"""First argument by which the program tests whether user namespaces work below a directory, the second one."""
+"""The verb that tests whether user namespaces work below a directory. The directory is its argument."""
 
 _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootless", "--bundle", "-b", "--pid-file",
                          "--console-socket", "--preserve-fds"})  # fmt: skip
@@ -22,7 +22,7 @@ _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootles
 
 
 class Create(NamedTuple):
-    """What the words of `runc ... create ...` say."""
+    """The arguments of `runc ... create ...` that matter here."""
 
     container: str
     bundle: str

@@ -1,4 +1,4 @@
-"""What is done before runc creates a container in a user namespace: root, mounts, namespaces, standard streams.
+"""Prepare a container for its user namespace before runc creates it: root, mounts, namespaces, standard streams.
 
 Everything that is mounted here is mounted in a mount namespace which ends with runc's process, but for the root of the
 container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
@@ -92,7 +92,7 @@ class _Binds:
                 if not keeps_ids:
                     kernel.map_ids(tree, mapping, private=False)
             except OSError as error:
-                # An image volume is an overlay; its layers are mapped as those of a root are.
+                # An image volume is an overlay. Its layers are mapped, as the layers of the root are.
                 os.close(tree)
                 self._add_image(mount, source, mapping=mapping, cause=error)
                 return
@@ -209,7 +209,7 @@ def _check_own(path: str) -> None:
 
 
 def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) -> None:
-    """Put the container into the pod's user namespace, an open one or a new one."""
+    """Put the container into the pod's user namespace. Without an open namespace, runc makes it."""
     linux = config["linux"]
     kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each, pod)]
     # runc opens it by this process, which it replaces.
@@ -237,7 +237,7 @@ def _is_network_of_host(namespace: Json, pod: Pod | None) -> bool:
 
 
 def _bind_sysfs(mounts: list[Json]) -> None:
-    """Show the host's sysfs: a new one can be mounted by the owner of the network namespace alone."""
+    """Show the host's sysfs: only the owner of the network namespace can mount sysfs anew."""
     for mount in mounts:
         if mount.get("type") == "sysfs":
             mount.update(type="bind", source="/sys", options=["rbind", "ro", "rro", "nosuid", "nodev", "noexec"])

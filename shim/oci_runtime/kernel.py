@@ -52,7 +52,7 @@ def unmount(target: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of these kinds for new ones."""
+    """Move this process into new namespaces of these kinds."""
     _check(_libc.unshare(flags), "unshare")
 
 

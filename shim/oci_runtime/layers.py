@@ -1,8 +1,8 @@
 """Overlay mounts with id-mapped layers.
 
-A merged overlay cannot be id-mapped, its layers can. The layers are all below one directory. For the moment in which an
-overlay is mounted, an id-mapped clone of that directory covers it, in a mount namespace of this process: so the options
-stay those of Docker, which Docker and a later start find in the mount table.
+A merged overlay cannot be id-mapped, but its layers can. All layers are below one directory. While an overlay is
+mounted, an id-mapped clone of that directory covers the directory, in a mount namespace of this process. So the mount
+has Docker's own options, and both Docker and a later start find them in the mount table.
 """
 
 import os
@@ -28,7 +28,7 @@ class Layers(NamedTuple):
     options: bytes
     """As the mount was made with."""
     lower: tuple[bytes, ...]
-    """Uppermost first, the writable one among them."""
+    """Uppermost first. The writable layer is the first."""
 
 
 def layers_of(mount: Mount) -> Layers:

@@ -1,4 +1,4 @@
-"""The order of a container: what the OCI runtime changes in its config.json. One file for each container.
+"""The order of a container: the changes that the OCI runtime makes in its config.json. A file for each container.
 
 The server writes it between Docker's create and start. A file is one line, `VERSION UID GID CHECKSUM`, which the shell
 script reads as well, and JSON after it. UID and GID are the host's ids of the container's root.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 VERSION = 1
 FILE_LIMIT = 1 << 20
-"""Most bytes of one order."""
+"""Most bytes of an order."""
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
 _HEADER = re.compile(rb"(\d{1,9}) (\d{1,10}) (\d{1,10}) (\d{1,10})\Z")
 
@@ -23,7 +23,7 @@ class OrderError(Exception):
 
 
 class UserNamespace(NamedTuple):
-    """The user namespace of a pod: one range of uids and one of gids, both from 0 in the container."""
+    """The user namespace of a pod: a range of uids and a range of gids, both from 0 in the container."""
 
     uid: int
     """The host's id of uid 0."""
@@ -36,13 +36,13 @@ class UserNamespace(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What is to be changed for one container."""
+    """The changes for a container."""
 
     container: str
     """Docker's id."""
     user_namespace: UserNamespace
     docker_root: str
-    """Docker's data directory: what is mounted from there (`/etc/hosts`, volumes of the image) gets the pod's ids."""
+    """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
     mapped: tuple[str, ...] = ()
     """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
 

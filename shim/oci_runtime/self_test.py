@@ -1,4 +1,4 @@
-"""Whether this kernel and this file system can do what a container in a user namespace needs, by doing it.
+"""Test whether this kernel and this file system can run a container in a user namespace, by a real mount.
 
 Mounts are made in a mount namespace that ends with this process, files below a directory that is removed again.
 """
@@ -57,7 +57,7 @@ def _create(path: str) -> None:
 
 
 def _remove(place: str) -> None:
-    """Remove what a test has left: its own directories, which hold nothing of others."""
+    """Remove the directories of a test."""
     for directory, names, files in os.walk(place, topdown=False):
         for name in files:
             os.unlink(f"{directory}/{name}")

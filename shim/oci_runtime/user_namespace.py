@@ -1,4 +1,4 @@
-"""The user namespaces that are needed to make a container: one that only maps ids, and that of the pod."""
+"""The two user namespaces that a container needs: a namespace that maps the ids of mounts, and the pod's."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
 
 
 class Pod(NamedTuple):
-    """What a container joins."""
+    """The namespaces that a container joins."""
 
     users: int
     """Descriptor of the user namespace, which programs executed next inherit."""

@@ -1,5 +1,7 @@
 """Limits of containers as the kernel has them: what each field of the CRI becomes in the files of a control group."""
 
+import fcntl
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,8 +176,22 @@ def limited_huge_pages(served: Served) -> Iterator[bool]:
     if "hugetlb" not in (tree / "cgroup.controllers").read_text() or not parent.exists():
         yield False
         return
-    for group in (tree, parent):
-        (group / "cgroup.subtree_control").write_text("+hugetlb")
-    yield True
-    for group in (parent, tree):
-        (group / "cgroup.subtree_control").write_text("-hugetlb")
+    with _locked(tree):  # the tree is the machine's, which tests of other engines use beside this one
+        for group in (tree, parent):
+            (group / "cgroup.subtree_control").write_text("+hugetlb")
+        try:
+            yield True
+        finally:
+            for group in (parent, tree):
+                (group / "cgroup.subtree_control").write_text("-hugetlb")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep other processes out of blocks with the same directory."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

@@ -70,7 +70,7 @@ def test_a_pod_with_the_widest_of_everything(kubelet: Kubelet, served: Served, t
         annotations=annotations,
         labels=labels,
         envs=[pb.KeyValue(key=NAME_OF_A_VARIABLE, value=ANY_TEXT.encode()), pb.KeyValue(key=" "), pb.KeyValue(key="1")],
-        working_dir=f"/work/../{FILE_NAME}",
+        working_dir=f"/srv/../{FILE_NAME}",
         mounts=[
             pb.Mount(container_path=f"/mnt/{FILE_NAME}", host_path=str(tmp_path / FILE_NAME)),
             pb.Mount(container_path="relative:ro", host_path=str(tmp_path / FILE_NAME)),

@@ -75,12 +75,16 @@ class ShimLeaks:
         return {container.id for container in self._rt.engine.list_containers()}
 
     def _end(self, leak: LeakedShim) -> bool:
-        """Kill a shim; containerd then ends the processes of its tasks and removes what it keeps of them."""
+        """Kill a shim, unless it is no leak any more. Return False if that failed.
+
+        containerd then ends the processes of its tasks and removes their directories.
+        """
         try:
             with ProcessHandle(leak.pid) as shim:
                 # Once more, while the pid can be no other process's.
-                if leak in leaked_shims(self._containers, maker=maker_of(self._rt)):
-                    shim.kill()
+                if leak not in leaked_shims(self._containers, maker=maker_of(self._rt)):
+                    return True
+                shim.kill()
         except ProcessLookupError:
             return True
         except OSError as error:

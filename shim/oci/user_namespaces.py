@@ -56,26 +56,24 @@ class UserNamespaces:
 
     def known_problem(self) -> str:
         """Return why pods cannot have user namespaces, as far as it is known without a wait; empty if they can."""
-        info = self._facts.info()
-        problem = _setting(info)
-        if problem:
-            return problem
-        tested = self._tested
-        if tested is None or tested.store != _store(info):
+        problem = self._latest()
+        if problem is None:
             self._test.begin()
             return "the test of this node has not ended yet"
-        return tested.problem
+        return problem
 
     def problem(self) -> str:
         """Return why pods cannot have user namespaces, empty if they can; wait for the test of this node."""
+        problem = self._latest()
+        return self._test.join(what="wait for the test of user namespaces").problem if problem is None else problem
+
+    def _latest(self) -> str | None:
+        """Return the problem that is known, empty for none; None while Docker's present store has not been tested."""
         info = self._facts.info()
-        problem = _setting(info)
-        if problem:
+        if problem := _setting(info):
             return problem
         tested = self._tested
-        if tested is None or tested.store != _store(info):
-            tested = self._test.join(what="wait for the test of user namespaces")
-        return tested.problem
+        return tested.problem if tested is not None and tested.store == _store(info) else None
 
     def _run(self) -> _Tested:
         store = _store(self._facts.info())

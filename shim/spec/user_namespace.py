@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.oci import orders
-from shim.oci.user_namespaces import orders_directory
+from shim.oci.user_namespaces import INSTALL, orders_directory
 from shim.oci_runtime.order import Order, UserNamespace
 from shim.pod import RESOLV_CONF
 from shim.runtime import Runtime
@@ -68,9 +68,11 @@ def order_user_namespace(
     `pause` is the id of the pod's pause container, empty for that container itself.
     """
     options = pod.linux.security_context.namespace_options
-    directory = orders_directory(rt.facts.info())
-    if not is_asked_for(options) or directory is None:
+    if not is_asked_for(options):
         return
+    directory = orders_directory(rt.facts.info())
+    if directory is None:
+        raise FailedPrecondition(f"{FIELD}: Docker has no OCI runtime {ORDERED_RUNTIME} any more: {INSTALL} adds it")
     uids, gids = options.userns_options.uids[0], options.userns_options.gids[0]
     namespace = UserNamespace(uid=uids.host_id, uids=uids.length, gid=gids.host_id, gids=gids.length, pause=pause)
     mapped = {container_path(mount): bool(mount.uidMappings) for mount in mounts}

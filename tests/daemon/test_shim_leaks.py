@@ -1,5 +1,6 @@
 """Which leaked containerd-shims the server ends, and when."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from shim import pod
 from shim.daemon.shim_leaks import ShimLeaks, maker_of
 from shim.domain.errors import Unavailable
+from shim.engine.answers import ContainerSummary
 from shim.runtime import Runtime
 from tests.engine.shims import make_task, running_shim
 from tests.fakes.engine import FakeEngine
@@ -54,3 +56,14 @@ def test_nothing_is_ended_while_docker_does_not_answer(
         with pytest.raises(Unavailable):
             leaks.search()
         assert (shim.poll(), leaks.ended) == (None, 0)
+
+
+def test_a_shim_that_is_no_leak_any_more_is_neither_ended_nor_counted(
+    rt: Runtime, engine: FakeEngine, leaks: ShimLeaks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: Iterator[list[ContainerSummary]] = iter([[], [], [ContainerSummary(id="app")]])
+    monkeypatch.setattr(engine, "list_containers", lambda: next(answers))
+    with running_shim(task(rt, tmp_path), tmp_path / "a.sock") as shim:
+        leaks.search()
+        leaks.search()
+        assert (shim.poll(), leaks.ended, leaks.left) == (None, 0, 0)

@@ -1,4 +1,4 @@
-"""Generate `shim/api/v1` and `shim/api/docker` from the definitions beside this file.
+"""Generate the packages below `shim/api` from the definitions beside this file.
 
     python proto/generate.py           write the modules and their type stubs
     python proto/generate.py --check   write nothing; exit 1 and name the files that are out of date
@@ -26,9 +26,10 @@ from google.protobuf.descriptor_pb2 import (
 PROTO_ROOT = Path(__file__).resolve().parent
 REPOSITORY = PROTO_ROOT.parent
 CRI = Path("shim/api/v1/api.proto")
-LOG_ENTRY = Path("shim/api/docker/log_entry.proto")
-SOURCES = {source.parent: source for source in (CRI, LOG_ENTRY)}
-"""The definition of each generated package."""
+MESSAGES = tuple(Path("shim/api") / name for name in ("docker/log_entry.proto", "nri/nri.proto", "nri/ttrpc.proto"))
+"""Definitions of which the messages alone are generated: what serves them is not gRPC."""
+SOURCES = (CRI, *MESSAGES)
+PACKAGES = {source.parent for source in SOURCES}
 TOOLS = Path(sys.prefix) / "protoc"
 REQUIREMENTS = PROTO_ROOT / "requirements.txt"
 PROTOC = """
@@ -37,7 +38,7 @@ from grpc_tools import _protoc_compiler
 sys.exit(_protoc_compiler.run_main([word.encode() for word in ["protoc", *sys.argv[1:]]]))
 """
 """grpc_tools.protoc without pkg_resources, which setuptools has no more: it only finds definitions of Google there."""
-WRITTEN_BY_HAND = {package / "__init__.py" for package in SOURCES}
+WRITTEN_BY_HAND = {package / "__init__.py" for package in PACKAGES}
 
 STUB_HEADER = '''\
 """Types of api_pb2_grpc, which the gRPC plugin of protoc leaves untyped.
@@ -71,7 +72,8 @@ def generate(scratch: Path) -> dict[Path, bytes]:
     descriptors = scratch / "descriptors"
     messages = (f"--python_out={code}", f"--pyi_out={code}")
     run_protoc(CRI, *messages, f"--grpc_python_out={code}", f"--descriptor_set_out={descriptors}")
-    run_protoc(LOG_ENTRY, *messages)
+    for source in MESSAGES:
+        run_protoc(source, *messages)
     (definition,) = FileDescriptorSet.FromString(descriptors.read_bytes()).file
     (code / CRI.parent / "api_pb2_grpc.pyi").write_text(grpc_stub(definition))
     return {path.relative_to(code): path.read_bytes() for path in code.rglob("*.py*")}
@@ -99,13 +101,20 @@ def report_differences(fresh: dict[Path, bytes]) -> int:
     """Name each checked-in file that is missing, left over or different; return the exit status."""
     differing = stale_files(fresh) | {path for path, content in fresh.items() if not is_checked_in(path, content)}
     for path in sorted(differing):
-        print(f"{path} is not what {SOURCES[path.parent]} generates", file=sys.stderr)
+        print(f"{path} is not what {source_of(path)} generates", file=sys.stderr)
     if differing:
         print(
             f'run "python proto/generate.py" with {REQUIREMENTS.read_text().strip()} (make venv) and commit the result',
             file=sys.stderr,
         )
     return 1 if differing else 0
+
+
+def source_of(path: Path) -> str:
+    """Name the definition of a generated file; of a file that nothing generates those of its package."""
+    of_package = [source for source in SOURCES if source.parent == path.parent]
+    named = [source for source in of_package if path.name.startswith(f"{source.stem}_pb2")]
+    return " or ".join(map(str, named or of_package))
 
 
 def is_checked_in(path: Path, content: bytes) -> bool:
@@ -116,7 +125,7 @@ def is_checked_in(path: Path, content: bytes) -> bool:
 
 def stale_files(fresh: dict[Path, bytes]) -> set[Path]:
     """Return the files of the generated packages that nothing generates any more."""
-    present = {path.relative_to(REPOSITORY) for package in SOURCES for path in (REPOSITORY / package).glob("*.py*")}
+    present = {path.relative_to(REPOSITORY) for package in PACKAGES for path in (REPOSITORY / package).glob("*.py*")}
     return present - fresh.keys() - WRITTEN_BY_HAND
 
 

@@ -1,4 +1,4 @@
-"""The program: `create` of a container with an order. The shell script that starts it does all other verbs.
+"""The program: `create` and `exec` of a container with an order. The shell script that starts it does all other verbs.
 
 Arguments are the directory of orders, the OCI runtime to execute at last, and that runtime's own arguments.
 """

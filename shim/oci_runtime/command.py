@@ -10,27 +10,31 @@ from types import TracebackType
 from typing import NamedTuple
 
 from shim.oci_runtime import order, self_test
-from shim.oci_runtime.create import prepare
+from shim.oci_runtime.adjust import adjust_process
+from shim.oci_runtime.create import prepare, read_json, replace_json
 from shim.oci_runtime.order import OrderError
 
 SELF_TEST = "self-test"
 """The verb that tests whether user namespaces work below a directory. The directory is its argument."""
 
 _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootless", "--bundle", "-b", "--pid-file",
-                         "--console-socket", "--preserve-fds"})  # fmt: skip
-"""Options of `runc` and `runc create` whose value is the next word."""
+                         "--console-socket", "--preserve-fds", "--process", "-p"})  # fmt: skip
+"""Options of `runc`, `runc create` and `runc exec`, as containerd gives them, whose value is the next word."""
 
 
-class Create(NamedTuple):
-    """The arguments of `runc ... create ...` that matter here."""
+class Invocation(NamedTuple):
+    """The arguments of `runc ... create ...` and `runc ... exec ...` that matter here."""
 
+    verb: str
     container: str
     bundle: str
     state_root: str
     log: str
+    process: str
+    """File of the process that exec starts."""
 
 
-def parse(words: Sequence[str]) -> Create:
+def parse(words: Sequence[str]) -> Invocation:
     """Read the words behind the program's name."""
     values: dict[str, str] = {}
     plain: list[str] = []
@@ -41,28 +45,42 @@ def parse(words: Sequence[str]) -> Create:
             values[name] = value if separator else next(rest, "")
         elif not word.startswith("-"):
             plain.append(word)
-    return Create(
+    return Invocation(
+        verb=plain[0] if plain else "",
         container=plain[-1] if len(plain) > 1 else "",
         bundle=values.get("--bundle") or values.get("-b") or os.getcwd(),
         state_root=values.get("--root", "/run/runc"),
         log=values.get("--log", ""),
+        process=values.get("--process") or values.get("-p", ""),
     )
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prepare a container as its order says, and execute runc. Exit with 1 when it cannot be prepared."""
+    """Prepare a container or an exec as the order says, and execute runc. Exit with 1 when that is not possible."""
     if arguments[0] == SELF_TEST:
         _test(arguments[1])
         return
     directory, runtime, *words = arguments
-    create = parse(words)
-    sys.excepthook = partial(_report_unexpected, log=create.log)
+    asked = parse(words)
+    sys.excepthook = partial(_report_unexpected, log=asked.log)
     try:
-        prepare(order.read(directory, create.container), bundle=create.bundle, state_root=create.state_root)
+        ordered = order.read(directory, asked.container)
+        if asked.verb == "exec":
+            _prepare_exec(asked.process, ordered.process)
+        else:
+            prepare(ordered, bundle=asked.bundle, state_root=asked.state_root, runtime=runtime)
         os.execvp(runtime, [runtime, *words])
     except (OSError, OrderError) as error:
-        _report(f"pydockershim's OCI runtime: {_text(error)}", log=create.log)
+        _report(f"pydockershim's OCI runtime: {_text(error)}", log=asked.log)
         sys.exit(1)
+
+
+def _prepare_exec(path: str, changes: order.Json) -> None:
+    if not path:
+        raise OrderError("exec has no option --process, by which containerd names what is to be executed")
+    process = read_json(path)
+    adjust_process(process, changes)
+    replace_json(path, process)
 
 
 def _test(store: str) -> None:

@@ -1,4 +1,4 @@
-"""Prepare a container for its user namespace before runc creates it: root, mounts, namespaces, standard streams.
+"""Prepare a container before runc creates it: changes of plugins; root, mounts, namespaces and streams of its users.
 
 Everything that is mounted here is mounted in a mount namespace which ends with runc's process, but for the root of the
 container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
@@ -8,12 +8,12 @@ import json
 import os
 import stat
 from contextlib import ExitStack, suppress
-from typing import Any
 
 from shim.base import proc
 from shim.oci_runtime import kernel
+from shim.oci_runtime.adjust import adjust
 from shim.oci_runtime.layers import OVERLAY, Layers, covered, layers_of, mapped_clone, read_only_options
-from shim.oci_runtime.order import Order, OrderError, UserNamespace
+from shim.oci_runtime.order import Json, Order, OrderError, UserNamespace
 from shim.oci_runtime.user_namespace import Pod, mapping_of, pod_of
 
 PLACE = "/run/pydockershim-oci"
@@ -29,19 +29,40 @@ _ANY_GROUP = "0 2147483647"
 _MODE = 0o711
 _READ_ONLY = {"ro", "rro"}
 
-Json = dict[str, Any]
 
-
-def prepare(order: Order, *, bundle: str, state_root: str) -> None:
+def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None:
     """Change the bundle of a container as ordered. What fails is undone, and raised as OrderError or OSError.
 
-    Afterwards this process is in the mount namespace in which runc has to run, and root of the container owns the
-    standard streams.
+    Afterwards this process is in the mount namespace in which `runtime` (runc) has to run.
     """
     path = f"{bundle}/config.json"
+    config = read_json(path)
+    adjust(config, order.adjustment, runtime=runtime)
+    if order.user_namespace is None:
+        replace_json(path, config)
+    else:
+        _enter_user_namespace(order, order.user_namespace, config, bundle=bundle, state_root=state_root)
+
+
+def read_json(path: str) -> Json:
+    """Read a file of containerd's."""
     with open(path, "rb") as file:
-        config: Json = json.loads(file.read())
-    wanted = order.user_namespace
+        found: Json = json.loads(file.read())
+        return found
+
+
+def replace_json(path: str, content: Json) -> None:
+    """Write a file as a whole or not at all: runc never meets a half of it."""
+    temporary = f"{path}.new"
+    with open(temporary, "wb") as file:
+        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
+        file.write(json.dumps(content).encode())
+    os.replace(temporary, path)
+
+
+def _enter_user_namespace(order: Order, wanted: UserNamespace, config: Json, *, bundle: str, state_root: str) -> None:
+    """Put the container into its user namespace; afterwards its root owns the standard streams."""
+    path = f"{bundle}/config.json"
     pod = pod_of(wanted, state_root=state_root) if wanted.pause else None
     mapping = mapping_of(wanted)
     root = os.path.join(bundle, config["root"]["path"])
@@ -50,17 +71,8 @@ def prepare(order: Order, *, bundle: str, state_root: str) -> None:
     _change_namespaces(config, wanted, pod=pod)
     config["root"]["path"] = ROOTFS
     _mount_all(root, layers, binds, wanted=wanted, mapping=mapping)
-    _replace(path, json.dumps(config).encode())
+    replace_json(path, config)
     _own_streams(wanted)
-
-
-def _replace(path: str, content: bytes) -> None:
-    """Write a file as a whole or not at all: runc never meets a half of it."""
-    temporary = f"{path}.new"
-    with open(temporary, "wb") as file:
-        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
-        file.write(content)
-    os.replace(temporary, path)
 
 
 def is_mapped(mount: Json, order: Order) -> bool:

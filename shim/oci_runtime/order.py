@@ -1,7 +1,8 @@
 """The order of a container: the changes that the OCI runtime makes in its config.json. A file for each container.
 
-The server writes it between Docker's create and start. A file is one line, `VERSION UID GID CHECKSUM`, which the shell
-script reads as well, and JSON after it. UID and GID are the host's ids of the container's root.
+The server writes it between Docker's create and start. A file is one line, `VERSION UID GID CREATE EXEC CHECKSUM`,
+which the shell script reads as well, and JSON after it. UID and GID are the host's ids of the container's root, 0
+without a user namespace. CREATE and EXEC are 1 where this program has something to do at that verb, else 0.
 """
 
 import json
@@ -15,7 +16,9 @@ VERSION = 1
 FILE_LIMIT = 1 << 20
 """Most bytes of an order."""
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
-_HEADER = re.compile(rb"(\d{1,9}) (\d{1,10}) (\d{1,10}) (\d{1,10})\Z")
+_HEADER = re.compile(rb"(\d{1,9}) \d{1,10} \d{1,10} [01] [01] (\d{1,10})\Z")
+
+Json = dict[str, Any]
 
 
 class OrderError(Exception):
@@ -40,19 +43,26 @@ class Order(NamedTuple):
 
     container: str
     """Docker's id."""
-    user_namespace: UserNamespace
-    docker_root: str
+    user_namespace: UserNamespace | None = None
+    """None for a container that has the node's."""
+    docker_root: str = ""
     """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
     mapped: tuple[str, ...] = ()
     """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
+    adjustment: Json = {}  # noqa: RUF012 - nobody changes it
+    """Changes of config.json that NRI plugins have asked for, by kind (`shim.oci_runtime.adjust`)."""
+    process: Json = {}  # noqa: RUF012 - as above
+    """Changes of the processes of exec."""
 
 
 def encode(order: Order) -> bytes:
     """Return the content of an order's file."""
     namespace = order.user_namespace
-    plain = {**order._asdict(), "user_namespace": namespace._asdict()}
+    plain = {**order._asdict(), "user_namespace": namespace and namespace._asdict()}
     body = json.dumps(plain).encode()
-    start = b"%d %d %d" % (VERSION, namespace.uid, namespace.gid)
+    ids = (namespace.uid, namespace.gid) if namespace else (0, 0)
+    has_create = namespace is not None or bool(order.adjustment)
+    start = b"%d %d %d %d %d" % (VERSION, *ids, has_create, bool(order.process))
     return b"%s %d\n%s" % (start, _checksum(start, body), body)
 
 
@@ -65,14 +75,16 @@ def decode(content: bytes, *, container: str) -> Order:
     version = int(found[1])
     if version != VERSION:
         raise OrderError(f"it has version {version}, and this program reads version {VERSION}")
-    if int(found[4]) != _checksum(header.rpartition(b" ")[0], body):
+    if int(found[2]) != _checksum(header.rpartition(b" ")[0], body):
         raise OrderError("its checksum is another one")
     plain: dict[str, Any] = json.loads(body)
     order = Order(
         container=plain["container"],
-        user_namespace=UserNamespace(**plain["user_namespace"]),
+        user_namespace=UserNamespace(**plain["user_namespace"]) if plain["user_namespace"] else None,
         docker_root=plain["docker_root"],
         mapped=tuple(plain["mapped"]),
+        adjustment=dict(plain["adjustment"]),
+        process=dict(plain["process"]),
     )
     if order.container != container:
         raise OrderError(f"it is of container {order.container!r}")

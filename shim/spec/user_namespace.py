@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
-from shim.oci import orders
-from shim.oci.user_namespaces import INSTALL, orders_directory
-from shim.oci_runtime.order import Order, UserNamespace
-from shim.pod import RESOLV_CONF
+from shim.oci_runtime.order import UserNamespace
 from shim.runtime import Runtime
-from shim.spec.mounts import container_path
 
 FIELD = "config.linux.security_context.namespace_options.userns_options"
 
@@ -60,29 +56,15 @@ def _mappings(
     return list(uids), list(gids)
 
 
-def order_user_namespace(
-    rt: Runtime, container_id: str, *, pod: pb.PodSandboxConfig, pause: str = "", mounts: Sequence[pb.Mount] = ()
-) -> None:
-    """Order the pod's user namespace, if it has one, for a container that has been created.
+def namespace_of(options: pb.NamespaceOption, *, pause: str) -> UserNamespace | None:
+    """Return the pod's user namespace as it is ordered, None for that of the node.
 
     `pause` is the id of the pod's pause container, empty for that container itself.
     """
-    options = pod.linux.security_context.namespace_options
     if not is_asked_for(options):
-        return
-    directory = orders_directory(rt.facts.info())
-    if directory is None:
-        raise FailedPrecondition(f"{FIELD}: Docker has no OCI runtime {ORDERED_RUNTIME} any more: {INSTALL} adds it")
+        return None
     uids, gids = options.userns_options.uids[0], options.userns_options.gids[0]
-    namespace = UserNamespace(uid=uids.host_id, uids=uids.length, gid=gids.host_id, gids=gids.length, pause=pause)
-    mapped = {container_path(mount): bool(mount.uidMappings) for mount in mounts}
-    order = Order(
-        container=container_id,
-        user_namespace=namespace,
-        docker_root=rt.facts.info().docker_root_dir,
-        mapped=tuple(path for path, is_mapped in ({RESOLV_CONF: True} | mapped).items() if is_mapped),
-    )
-    orders.put(directory, order)
+    return UserNamespace(uid=uids.host_id, uids=uids.length, gid=gids.host_id, gids=gids.length, pause=pause)
 
 
 def runtime_of_pod(rt: Runtime, options: pb.NamespaceOption, *, runtime: str) -> str:

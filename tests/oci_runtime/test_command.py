@@ -10,7 +10,7 @@ import pytest
 
 import shim.oci_runtime
 from shim import share
-from shim.oci_runtime.command import Create, parse
+from shim.oci_runtime.command import Invocation, parse
 from shim.oci_runtime.order import Order, UserNamespace, encode
 
 PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
@@ -25,7 +25,13 @@ PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
     ],
 )
 def test_words_of_runc_are_understood(words: list[str]) -> None:
-    assert parse(words) == Create(container="id", bundle="/b", state_root="/r", log="/l")
+    assert parse(words) == Invocation("create", container="id", bundle="/b", state_root="/r", log="/l", process="")
+
+
+def test_words_of_an_exec_are_understood() -> None:
+    words = ["--root", "/r", "exec", "--process", "/p", "--console-socket", "/s", "--detach", "--pid-file", "/f", "id"]
+    found = parse(words)
+    assert (found.verb, found.container, found.process) == ("exec", "id", "/p")
 
 
 @pytest.fixture
@@ -106,14 +112,57 @@ def test_program_needs_nothing_but_the_standard_library() -> None:
     assert done.stdout.split() == [b"shim"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an order must belong to root")
+def put(tmp_path: Path, order: Order) -> None:
+    orders = tmp_path / "orders"
+    orders.mkdir(mode=0o700)
+    (orders / "id").write_bytes(encode(order))
+    (orders / "id").chmod(0o600)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="an order must belong to root")
+
+
+@needs_root
+def test_an_adjusted_container_is_created_with_its_changes(runtime: list[str], tmp_path: Path) -> None:
+    put(tmp_path, Order("id", adjustment={"args": ["run"]}))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"process": {"args": ["sh"]}, "root": {"path": "r"}}))
+
+    done = run(runtime, "create", "--bundle", str(tmp_path), "id")
+
+    assert done.stdout.decode() == f"runc create --bundle {tmp_path} id\n"
+    assert json.loads(config.read_bytes()) == {"process": {"args": ["run"]}, "root": {"path": "r"}}
+
+
+@needs_root
+def test_an_exec_gets_the_changes_of_its_container(runtime: list[str], tmp_path: Path) -> None:
+    put(tmp_path, Order("id", process={"env": {"A": [None, "1"]}}))
+    process = tmp_path / "process.json"
+    process.write_text(json.dumps({"args": ["sh"], "env": ["B=2"]}))
+
+    done = run(runtime, "exec", "--process", str(process), "--detach", "id")
+
+    assert done.stdout.decode() == f"runc exec --process {process} --detach id\n"
+    assert json.loads(process.read_bytes())["env"] == ["B=2", "A=1"]
+
+
+@needs_root
+@pytest.mark.parametrize("verb", ["create", "exec"])
+def test_an_order_with_nothing_in_it_starts_no_python(runtime: list[str], tmp_path: Path, verb: str) -> None:
+    put(tmp_path, Order("id"))
+    Path(runtime[0]).write_text(share.oci_runtime(python=str(tmp_path / "missing"), program=str(PROGRAM)))
+
+    done = run(runtime, verb, "id")
+
+    assert (done.returncode, done.stdout.decode()) == (0, f"runc {verb} id\n")
+
+
+@needs_root
 @pytest.mark.parametrize("config", [b'{"root": ', b'{"root": {"path": "/r"}, "mounts": null}', b"[]"])
 def test_fault_of_the_program_is_told_in_the_log_of_runc(runtime: list[str], tmp_path: Path, config: bytes) -> None:
-    log, orders = tmp_path / "log.json", tmp_path / "orders"
-    orders.mkdir(mode=0o700)
+    log = tmp_path / "log.json"
     users = UserNamespace(uid=1 << 16, uids=1 << 16, gid=1 << 16, gids=1 << 16, pause="")
-    (orders / "id").write_bytes(encode(Order("id", users, "/var/lib/docker")))
-    (orders / "id").chmod(0o600)
+    put(tmp_path, Order("id", users, "/var/lib/docker"))
     (tmp_path / "config.json").write_bytes(config)
 
     done = run(runtime, "--log", str(log), "create", "--bundle", str(tmp_path), "id")

@@ -23,7 +23,17 @@ def test_order_is_read_as_it_was_written() -> None:
 
 
 def test_first_line_is_what_the_shell_script_reads() -> None:
-    assert encode(ORDER).split(b" ")[:3] == [b"1", b"65536", b"131072"]
+    assert encode(ORDER).split(b" ")[:5] == [b"1", b"65536", b"131072", b"1", b"0"]
+    assert encode(Order(CONTAINER)).split(b" ")[:5] == [b"1", b"0", b"0", b"0", b"0"]
+    adjusted = Order(CONTAINER, adjustment={"args": ["x"]}, process={"rlimits": []})
+    assert encode(adjusted).split(b" ")[:5] == [b"1", b"0", b"0", b"1", b"1"]
+
+
+def test_changes_of_plugins_are_read_as_they_were_written() -> None:
+    order = Order(
+        CONTAINER, adjustment={"env": {"set": [["A", "\u00e9"]], "remove": []}}, process={"env": {"A": [None, "b"]}}
+    )
+    assert decode(encode(order), container=CONTAINER) == order
 
 
 @given(place=st.integers(min_value=0), byte=st.integers(min_value=0, max_value=255))

@@ -1,0 +1,68 @@
+"""What the OCI runtime of the server has to do with a container: an order between Docker's create and start."""
+
+from collections.abc import Sequence
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition
+from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
+from shim.oci import orders
+from shim.oci.user_namespaces import INSTALL, orders_directory
+from shim.oci_runtime.order import Json, Order
+from shim.pod import RESOLV_CONF
+from shim.runtime import Runtime
+from shim.spec.mounts import container_path
+from shim.spec.user_namespace import namespace_of
+
+MISSING = f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
+
+
+def runtime_for_changes(rt: Runtime, *, runtime: str) -> str:
+    """Return the OCI runtime of a container that NRI plugins may change: the server's own, where Docker has it.
+
+    Another runtime than runc stays: the server's own executes runc.
+    """
+    info = rt.facts.info()
+    return ORDERED_RUNTIME if orders_directory(info) is not None and has_runc_shim(info, runtime) else runtime
+
+
+def why_no_changes(rt: Runtime, *, runtime: str) -> str:
+    """Return why containers of an OCI runtime take no orders; empty if they do."""
+    if runtime == ORDERED_RUNTIME:
+        return ""
+    info = rt.facts.info()
+    if not has_runc_shim(info, runtime):
+        return f"the OCI runtime {runtime or info.default_runtime} is not runc"
+    return MISSING
+
+
+def order_container(
+    rt: Runtime,
+    container_id: str,
+    *,
+    runtime: str,
+    pod: pb.PodSandboxConfig,
+    pause: str = "",
+    mounts: Sequence[pb.Mount] = (),
+    config: Json | None = None,
+    process: Json | None = None,
+) -> None:
+    """Order what Docker has no field for, of a container that has been created with the OCI runtime `runtime`.
+
+    `pause` is the id of the pod's pause container, empty for that container itself. `config` and `process` are changes
+    that NRI plugins have asked for.
+    """
+    if runtime != ORDERED_RUNTIME:
+        return
+    directory = orders_directory(rt.facts.info())
+    if directory is None:
+        raise FailedPrecondition(f"order container {container_id}: {MISSING}")
+    mapped = {container_path(mount): bool(mount.uidMappings) for mount in mounts}
+    order = Order(
+        container=container_id,
+        user_namespace=namespace_of(pod.linux.security_context.namespace_options, pause=pause),
+        docker_root=rt.facts.info().docker_root_dir,
+        mapped=tuple(path for path, is_mapped in ({RESOLV_CONF: True} | mapped).items() if is_mapped),
+        adjustment=config or {},
+        process=process or {},
+    )
+    orders.put(directory, order)

@@ -6,6 +6,7 @@ from pathlib import Path
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import root as state
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain import names
 from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
@@ -45,6 +46,21 @@ def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
     if not is_ready(rt, record):
         raise FailedPrecondition(f"pod sandbox {record.id} is not ready")
     return record
+
+
+def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
+    """Return every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
+
+    Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
+    and the pod must have a status all the same.
+    """
+    network = checkpoint.network if checkpoint else None
+    if network is None or network.result is None or network.released:
+        return []
+    try:
+        return pod_ips(result_from_json(network.result), ifname=network.ifname)
+    except ResultError:
+        return []
 
 
 def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:

@@ -32,12 +32,15 @@ from shim.engine.interface import Engine
 from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.interface import ContainerLogs
+from shim.nri.plugins import Plugins as NriPlugins
+from shim.nri.plugins import no_plugins
 from shim.oci.user_namespaces import UserNamespaces
 from shim.stats_cache import StatsCache
 from shim.streaming.backlog import Room
 from shim.streaming.patience import LooksByContainer
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
+from shim.view.unseen import Unseen
 
 PAUSE_EXIT_SECONDS = 10.0
 """How long the end of one pause container delays that of the next: as long as Docker waits for what it kills."""
@@ -154,6 +157,10 @@ class Runtime:
     cni: Cni
     host_fs: HostFs
     """Uses host paths, which may hang, in another process."""
+    nri: NriPlugins = field(default_factory=no_plugins)
+    """Plugins that see and change containers."""
+    unseen: Unseen = field(default_factory=Unseen)
+    """What is being made, and plugins have to be told of first."""
     sessions: Sessions
     """Issues the URLs of streaming sessions."""
     backlogs: Room = field(default_factory=Room)

@@ -17,6 +17,7 @@ class Kind(Enum):
     DOCKER = ("operation", "result")
     CNI = ("plugin", "verb", "result")
     STREAM = ("kind", "result")
+    NRI = ("plugin", "event", "result")
     REFUSED = ("server", "reason")  # a connection; takes no time
 
 

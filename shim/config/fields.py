@@ -33,6 +33,8 @@ _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
 """Characters of references, and `*`."""
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
 """Characters of keys of annotations, and `*`."""
+_PLUGIN_PATTERN = re.compile(r"[a-zA-Z0-9_.+-]+")
+"""Characters of names of NRI plugins."""
 _MIN_SECONDS = 0.1
 """Of a bound on work: a shorter one is never met, and refused as the mistake it is."""
 
@@ -172,6 +174,13 @@ def _one_second_or_more(raw: object) -> float:
     return seconds
 
 
+def _needed_seconds(raw: object) -> float:
+    seconds = _some_seconds(raw)
+    if not seconds:
+        raise ValueError(raw)
+    return seconds
+
+
 def _switch(raw: object) -> bool:
     return _SWITCHES.parse(raw) == "true"
 
@@ -242,6 +251,13 @@ def _own_directory(raw: object) -> Path:
 
 def _optional_path(raw: object) -> str:
     return "" if raw == "" else str(_path(raw))
+
+
+def _optional_key(raw: object) -> str:
+    text = "" if raw == "" else _text(raw)
+    if text and ("*" in text or not _KEY_PATTERN.fullmatch(text)):
+        raise ValueError(raw)
+    return text
 
 
 def _image_reference(raw: object) -> str:
@@ -350,6 +366,14 @@ _BY_NAME = {
         ("pod_annotations", "container_annotations"),
         _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
+    "nri_required_plugins": _Kind(
+        _patterns_of(_PLUGIN_PATTERN), "names such as balloons, comma-separated (in TOML also a list)"
+    ),
+    "nri_tolerate_missing_plugins_annotation": _Kind(_optional_key, "the key of an annotation"),
+    **dict.fromkeys(
+        ("nri_plugin_registration_timeout", "nri_plugin_request_timeout"),
+        _Kind(_needed_seconds, f"seconds ({_MIN_SECONDS:g} at least), or a duration such as 1m30s, 277h at most"),
+    ),
     "runtime_request_timeout": _Kind(_request_timeout, _SOME_SECONDS.accepted),
     **dict.fromkeys(("image_pull_progress_deadline", "streaming_idle_timeout"), _SOME_SECONDS),
     **dict.fromkeys(("cni_plugin_timeout", "streaming_creation_timeout"), _ONE_SECOND_OR_MORE),
@@ -386,6 +410,8 @@ _ZERO = {
     "streaming_creation_timeout": "refused",
     "streaming_max_sessions": "refused",
     "streaming_max_sessions_per_container": "refused",
+    "nri_plugin_registration_timeout": "refused",
+    "nri_plugin_request_timeout": "refused",
     "docker_log_max_file": "refused",
     "tracing_sampling_rate_per_million": "only those whose client traces them",
     "shutdown_grace": "everything under way is cut at once",

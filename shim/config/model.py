@@ -108,6 +108,54 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streaming_max_sessions_per_container: int = 64
     """The same for one container; of port-forward for one pod."""
 
+    nri: bool = True
+    """Whether plugins of NRI (Node Resource Interface) may see and change pods and containers."""
+
+    nri_socket_path: Path = Path("/var/run/nri/nri.sock")
+    """The socket on which NRI plugins connect; it is not taken while another program listens there."""
+
+    nri_disable_connections: bool = False
+    """Whether to have no such socket: only plugins that are installed are run."""
+
+    nri_plugin_path: Path = Path("/opt/nri/plugins")
+    """Directory of NRI plugins that the server starts: programs such as `10-logger`, asked by the order of names."""
+
+    nri_plugin_config_path: Path = Path("/etc/nri/conf.d")
+    """Directory of their configurations: `10-logger.conf`, or `logger.conf`."""
+
+    nri_plugin_registration_timeout: float = 5.0
+    """Seconds that an NRI plugin may take from its connection to its registration."""
+
+    nri_plugin_request_timeout: float = 2.0
+    """Seconds that an NRI plugin may take for an answer; one that takes longer is dropped."""
+
+    nri_default_validator: bool = False
+    """Whether the built-in validator checks what NRI plugins make of a container, by the settings that follow."""
+
+    nri_reject_oci_hook_adjustment: bool = False
+    """Whether that validator refuses containers to which a plugin has added OCI hooks."""
+
+    nri_reject_runtime_default_seccomp_adjustment: bool = False
+    """Whether it refuses those whose seccomp policy a plugin has changed from the runtime's default."""
+
+    nri_reject_unconfined_seccomp_adjustment: bool = False
+    """The same where the container was to have none."""
+
+    nri_reject_custom_seccomp_adjustment: bool = False
+    """The same where it was to have a profile of the node."""
+
+    nri_reject_namespace_adjustment: bool = False
+    """Whether it refuses those whose namespaces a plugin has changed."""
+
+    nri_reject_sysctl_adjustment: bool = False
+    """Whether it refuses those whose sysctls a plugin has changed."""
+
+    nri_required_plugins: tuple[str, ...] = ()
+    """Names of NRI plugins without which it lets no container be created."""
+
+    nri_tolerate_missing_plugins_annotation: str = ""
+    """Annotation with which a pod does without these; empty for none."""
+
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` finds out whether that
     is needed."""

@@ -1,6 +1,8 @@
 """CreateContainer."""
 
 import posixpath
+from contextlib import ExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -10,12 +12,15 @@ from shim.base.atomic_files import check_path_length
 from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
 from shim.container.find import twins
+from shim.container.plugins import finish_with_plugins, hide_from_clients
 from shim.container.teardown import create_under_name, ensure_all_removed, remove_leftover
+from shim.container.update import update_others
 from shim.domain import labels, names
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.domain.ids import ContainerId, ImageId
 from shim.engine.errors import MountNameTooLong, NoCommand
 from shim.engine.interface import JsonObject
+from shim.hooks.containers import container_is_removed
 from shim.image.accounts import accounts_of
 from shim.image.find import find_image
 from shim.runtime import Runtime
@@ -26,12 +31,13 @@ from shim.spec.defaults import host_defaults
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.spec.image_volumes import FAILED, LONGEST_PATH, docker_image_mounts, image_volumes, with_image_refs
 from shim.spec.mounts import without_covered
+from shim.spec.order import runtime_for_changes
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
 from shim.spec.shim_group import joining_shim_group
-from shim.spec.user_namespace import check_container, order_user_namespace
+from shim.spec.user_namespace import check_container
 from shim.spec.users import DockerUser, docker_user, identity
-from shim.view.records import ContainerRecord, Record, SandboxRecord
+from shim.view.records import ContainerRecord, Record, SandboxRecord, container_key
 
 RESOURCES = "config.linux.resources"
 
@@ -63,23 +69,28 @@ def create_container(
         privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(sandbox_config),
     )
     body = container_body(config, ctx)
-    with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
+    with rt.locks.container(name), ExitStack() as seen, Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
         for twin in twins(rt, config.metadata, sandbox_id=sandbox.id):
+            container_is_removed(rt, twin)
             remove_leftover(rt, twin.id)
+        hide_from_clients(rt, container_key(sandbox.id, config.metadata), until=seen)
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
         namespaces, host = config.linux.security_context.namespace_options, body["HostConfig"]
         with joining_shim_group(rt, sandbox, namespaces=namespaces, runtime=host["Runtime"]) as group:
             host["Annotations"].update(group)
             made.append(_create(rt, name=name, body=body))
             created = rt.view.refresh_container(made[0])
-        order_user_namespace(rt, made[0], pod=sandbox.config, pause=sandbox.id, mounts=config.mounts)
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(created, config=config, body=body)
+        updates = finish_with_plugins(
+            rt, created, sandbox=sandbox, mounts=config.mounts, runtime=host["Runtime"], rollback=rollback
+        )
         # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is
         # seen here.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
+        update_others(rt, updates)
         rollback.commit()
     return ContainerId(made[0])
 
@@ -138,6 +149,9 @@ def _create_context(
     check_path_length(log_path, field="config.log_path below the log directory of the pod")
     image_id = _image_id(rt, config.image)
     volumes = image_volumes(rt, config.mounts)
+    recursive_read_only = _recursive_read_only(rt, defaults.runtime)
+    if rt.nri.active:
+        defaults = replace(defaults, runtime=runtime_for_changes(rt, runtime=defaults.runtime))
     return ContainerContext(
         defaults=defaults,
         sandbox_id=sandbox.id,
@@ -151,7 +165,7 @@ def _create_context(
         resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
-        recursive_read_only=_recursive_read_only(rt, defaults.runtime),
+        recursive_read_only=recursive_read_only,
         host_sources=host_sources(rt, config.mounts),
         device_sources=device_sources(rt, config.devices),
         image_mounts=docker_image_mounts(volumes),

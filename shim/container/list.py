@@ -12,7 +12,7 @@ def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Conta
     view's own: copy before a change.
     """
     records = filter_containers(
-        rt.view.containers(),
+        rt.unseen.seen(rt.view.containers()),
         container_id=filter.id,
         sandbox_id=filter.pod_sandbox_id,
         selector=filter.label_selector,

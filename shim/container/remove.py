@@ -1,7 +1,9 @@
 """RemoveContainer."""
 
 from shim.container.find import find_container
+from shim.container.plugins import tell_stopped
 from shim.container.teardown import ensure_killed, ensure_removed
+from shim.hooks.containers import container_is_removed
 from shim.runtime import Runtime
 
 
@@ -15,4 +17,6 @@ def remove_container(rt: Runtime, *, container_id: str) -> None:
         return
     if record.state.may_run:
         ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it
+    tell_stopped(rt, record)
+    container_is_removed(rt, record)
     ensure_removed(rt, record.id)

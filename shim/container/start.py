@@ -13,8 +13,10 @@ from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
 from shim.container.change import apply_when_running, changing
 from shim.container.find import check_no_twin_runs
+from shim.container.plugins import tell_stopped
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from shim.hooks.containers import container_has_been_started, container_is_started
 from shim.logs.drivers import docker_log_path, driver_of
 from shim.runtime import Runtime
 from shim.view.pending_exits import log_of
@@ -59,6 +61,17 @@ def _start(rt: Runtime, record: ContainerRecord) -> None:
     rt.limits.check(record.id)
     rt.deferred_checks.forget(_late_start(record.id))
     _follow_log(rt, record)
+    try:
+        container_is_started(rt, record)
+        _start_shielded(rt, record)
+    except ShimError:
+        tell_stopped(rt, record)
+        raise
+    container_has_been_started(rt, record)
+
+
+def _start_shielded(rt: Runtime, record: ContainerRecord) -> None:
+    """Start a container, whether or not its client waits; nothing runs if that fails."""
     with deadline.shielded(START_SECONDS):
         _start_in_docker(rt, record)
         try:

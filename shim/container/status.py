@@ -8,6 +8,7 @@ import msgspec
 from shim.api.v1 import api_pb2 as pb
 from shim.container.actual import actual_resources
 from shim.domain import references
+from shim.domain.errors import NotFound
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.spec.signals import cri_signal
@@ -19,6 +20,8 @@ from shim.view.records import ContainerRecord
 def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
     """Describe a container as the view knows it. Raise NotFound for an unknown id."""
     record = rt.view.container(container_id)
+    if rt.unseen.is_hidden(record):
+        raise NotFound(f"no container has the id {record.id}")
     info = {"info": msgspec.json.encode(_verbose(record)).decode()} if verbose else {}
     return pb.ContainerStatusResponse(status=status_message(rt, record), info=info)
 

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from shim.container.find import find_container
+from shim.container.plugins import tell_stopped
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
@@ -22,7 +23,8 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)
-        return
-    with suppress(NotFound):  # removed during the grace period
-        rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
-    rt.view.refresh_exited(record.id)
+    else:
+        with suppress(NotFound):  # removed during the grace period
+            rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
+        rt.view.refresh_exited(record.id)
+    tell_stopped(rt, record)

@@ -1,10 +1,13 @@
 """UpdateContainerResources."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
+from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
 from shim.base.rollback import Rollback
 from shim.cgroup.keys import bytes_from_limit
@@ -14,12 +17,16 @@ from shim.container.cgroup import check_unified_possible, ends, group_to_write, 
 from shim.container.change import changing
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.engine.interface import JsonObject
+from shim.hooks.containers import OtherUpdates, container_has_been_updated, container_is_updated
+from shim.hooks.resources import Wanted, check_changeable, of_cri, to_cri
 from shim.runtime import Runtime
 from shim.spec.resources import beyond_docker, check_kept, check_memory, former_fields, merge_resources, update_fields
 from shim.view.records import ContainerRecord
 
 FIELD = "linux"
 MEMORY_FILE = "memory.max"
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +47,78 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     containerd does not either. Raise FailedPrecondition for a container that has ended, and for a memory limit below
     what it uses.
     """
-    # Strategy: check all that can be refused before the first write. Then Docker's fields; last the files it has no
-    # field for, since Docker, or the runtime for it, writes its own again. Any error puts all of it back in reverse.
     with changing(rt, container_id) as known:
         record = _refresh_alive(rt, known.id)
-        check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
-        rt.limits.check(record.id)
-        wanted = merge_resources(wanted_resources(rt, record), linux)
-        check_memory(wanted, field=FIELD)
-        group = group_to_write(rt, record, resources=wanted)
-        writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
-        check_there(writes)
-        _check_usage(linux, group, record)
-        body = update_fields(linux, wanted=wanted)
-        with Rollback(f"update of container {record.id}") as rollback:
-            rollback.undo(
-                "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
-            )
-            _apply(rt, record, wanted=wanted, body=body, writes=writes)
-            updated = _refresh(rt, record.id)
-            if body:
-                check_kept(updated.host, linux, body=body, field=FIELD)
-            rollback.commit()
+        limits, others = _asked_of_plugins(rt, record, linux)
+        updated = _change(rt, record, limits)
+        container_has_been_updated(rt, updated)
+    update_others(rt, others)
+
+
+def change_limits(rt: Runtime, *, container_id: str, limits: Wanted) -> None:
+    """Change the limits of a container in the same way, as NRI plugins want them, who are not told of it again."""
+    with changing(rt, container_id) as known:
+        _change(rt, _refresh_alive(rt, known.id), limits)
+
+
+def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
+    """Make the updates of other containers that plugins have asked for with an answer.
+
+    The caller holds the limits of no container. Raise what one fails with, unless it may fail.
+    """
+    for update in updates:
+        try:
+            apply_update(rt, update)
+        except ShimError as error:
+            if not update.ignore_failure:
+                raise FailedPrecondition(f"an NRI plugin asked for an update: {error}") from error
+            log.info("update by NRI plugin failed, as it may", container=update.container_id, error=error)
+
+
+def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
+    """Make one update that a plugin has asked for."""
+    resources = update.linux.resources
+    check_changeable(resources, field=FIELD)
+    limits = to_cri(resources, field=FIELD)
+    if not limits.is_empty:
+        change_limits(rt, container_id=update.container_id, limits=limits)
+
+
+def _asked_of_plugins(
+    rt: Runtime, record: ContainerRecord, linux: pb.LinuxContainerResources
+) -> tuple[Wanted, OtherUpdates]:
+    """Return the limits that plugins make of those in an update, and what else they want."""
+    if not rt.nri.active:
+        return Wanted(linux, {}), ()
+    resources, others = container_is_updated(rt, record, of_cri(linux))
+    check_changeable(resources, field=FIELD)
+    return to_cri(resources, field=FIELD), others
+
+
+def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRecord:
+    """Change the limits of a container that is alive; the caller holds them. Return its new record."""
+    # Strategy: check all that can be refused before the first write. Then Docker's fields; last the files it has no
+    # field for, since Docker, or the runtime for it, writes its own again. Any error puts all of it back in reverse.
+    linux = limits.linux
+    check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
+    rt.limits.check(record.id)
+    wanted = merge_resources(wanted_resources(rt, record), linux)
+    check_memory(wanted, field=FIELD)
+    group = group_to_write(rt, record, resources=wanted)
+    writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
+    check_there(writes)
+    _check_usage(linux, group, record)
+    body = {**update_fields(linux, wanted=wanted), **limits.docker}
+    with Rollback(f"update of container {record.id}") as rollback:
+        rollback.undo(
+            "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
+        )
+        _apply(rt, record, wanted=wanted, body=body, writes=writes)
+        updated = _refresh(rt, record.id)
+        if body:
+            check_kept(updated.host, linux, body=body, field=FIELD)
+        rollback.commit()
+    return updated
 
 
 def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:

@@ -39,6 +39,7 @@ from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
 from shim.daemon.loopback import CHECK_SECONDS, LoopbackGuard
+from shim.daemon.nri import serving_plugins, tell_of_ends
 from shim.daemon.recover import (
     end_execs,
     end_orphaned_plugins,
@@ -59,6 +60,8 @@ from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
+from shim.nri.plugins import Plugins as NriPlugins
+from shim.nri.plugins import Timeouts
 from shim.oci.user_namespaces import UserNamespaces
 from shim.runtime import Cni, ImagePuller, Runtime
 from shim.sandbox.collect import collect_networks
@@ -130,6 +133,7 @@ def serve(config: Config) -> bool:
         _recover(rt),
         _collect_garbage(rt),
         _stats_threads(rt),
+        _serve_nri(rt, dump=dump),
         tracing(config, environ=os.environ) as interceptors,
         _serve_cri(rt, dump=dump, interceptors=interceptors) as server,
         _serve_streams(rt, listener, dump=dump),
@@ -335,6 +339,9 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             user_namespaces=UserNamespaces(facts),
             cni=cni,
             host_fs=host_fs,
+            nri=NriPlugins(
+                Timeouts(registration=config.nri_plugin_registration_timeout, request=config.nri_plugin_request_timeout)
+            ),
             sessions=sessions,
             puller=ImagePuller(keyring=keyring),
             deferred_checks=deferred_checks,
@@ -419,6 +426,17 @@ def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
     from shim.daemon.telemetry import telemetry  # noqa: PLC0415
 
     with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs, leaks=leaks):
+        yield
+
+
+@contextlib.contextmanager
+def _serve_nri(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
+    """Let NRI plugins see and change containers inside the block, if that is on."""
+    if not rt.config.nri:
+        yield
+        return
+    dump.add("NRI plugins", rt.nri.rows)
+    with _thread_beside(rt, tell_of_ends, name="nri-ends"), serving_plugins(rt):
         yield
 
 

@@ -43,6 +43,7 @@ _NAMES = {
     Kind.RPC: ("pydockershim_rpc", "RPCs: how many, and how long they took."),
     Kind.DOCKER: ("pydockershim_docker_call", "Calls to Docker: how many, and how long they took."),
     Kind.CNI: ("pydockershim_cni_run", "Runs of CNI plugins: how many, and how long they took."),
+    Kind.NRI: ("pydockershim_nri_call", "Calls of NRI plugins: how many, and how long they took."),
     Kind.STREAM: (
         "pydockershim_stream",
         "Exec, attach and port-forward sessions: how many, and how long they took.",

@@ -64,6 +64,12 @@ def _docker(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield from check_engine_at(config)
 
 
+def _nri(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.nri import check_nri
+
+    yield from check_nri(config)
+
+
 def _server(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.clients import check_clients
     from shim.doctor.units import units_of_systemd
@@ -111,6 +117,13 @@ CHECKS = (
         modules=("shim.doctor.docker",),
         seconds=10.0,
         waits_for=lambda config: config.docker_endpoint,
+    ),
+    Check(
+        subject="NRI",
+        run=_nri,
+        modules=("shim.doctor.nri",),
+        seconds=5.0,
+        waits_for=lambda config: str(config.nri_socket_path),
     ),
     Check(
         subject="server",

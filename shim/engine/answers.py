@@ -88,6 +88,8 @@ class ContainerSettings(Answer, frozen=True):
     """Name or uid, perhaps with `:group`; the image's where none was given."""
     labels: dict[str, str] | None = None
     stop_signal: str = ""
+    env: list[str] | None = None
+    """The image's and those that were given."""
 
 
 class LogSettings(Answer, frozen=True):
@@ -122,6 +124,7 @@ class HostSettings(Answer, frozen=True):
     memory_swap: int = 0
     oom_score_adj: int = 0
     pids_limit: int | None = None
+    memory_reservation: int = 0
     log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
     annotations: dict[str, str] | None = None
@@ -163,6 +166,9 @@ class ContainerInspect(Answer, frozen=True):
     created: str = ""
     image: str = ""
     """The image id."""
+    path: str = ""
+    """The program, and with `args` all that is executed, by the image where nothing was given."""
+    args: list[str] | None = None
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()

@@ -48,7 +48,7 @@ def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
     """
     record = change.record
     sandbox = _sandbox_of(rt, change)
-    containers = rt.view.last_known_containers_of(sandbox.id) if sandbox else ()
+    containers = rt.unseen.seen(rt.view.last_known_containers_of(sandbox.id)) if sandbox else ()
     return pb.ContainerEventResponse(
         container_id=record.id,
         container_event_type=change.kind,

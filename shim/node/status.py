@@ -82,6 +82,12 @@ def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str
         "view": rt.view.stats(),
         "logs": rt.logs.stats(),
         "userNamespaces": no_user_namespaces or "supported",
+        "nri": _nri(rt),
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }
     return msgspec.json.encode(shown, enc_hook=str).decode()
+
+
+def _nri(rt: Runtime) -> dict[str, object]:
+    """Return the plugins of NRI, in the order in which they are asked, and why others cannot connect."""
+    return {"enabled": rt.config.nri, "plugins": rt.nri.rows(), "problem": rt.nri.problem}

@@ -13,7 +13,7 @@ def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.Pod
 
     Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
     """
-    records = filter_sandboxes(sandboxes(rt), sandbox_id=filter.id, selector=filter.label_selector)
+    records = filter_sandboxes(rt.unseen.seen(sandboxes(rt)), sandbox_id=filter.id, selector=filter.label_selector)
     listed = [_message(rt, record) for record in records]
     if filter.HasField("state"):
         return [sandbox for sandbox in listed if sandbox.state == filter.state.state]

@@ -24,7 +24,6 @@ from shim.cni.conf import NetworkConfig
 from shim.cni.host_ports import accept_host_ports
 from shim.cni.masquerade import masquerades, remove_masquerade
 from shim.cni.network import Attachment, knows_check
-from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_metadata_from_dict
 from shim.domain.names import sandbox_name
@@ -133,7 +132,7 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     attachment = _attachment(rt, checkpoint)
     result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
-    ips = addresses(attached)
+    ips = pod.addresses(attached)
     if not ips:
         raise FailedPrecondition(
             f"cni network {attachment.network} gave pod sandbox {checkpoint.sandbox_id} no address on {INTERFACE}"
@@ -189,21 +188,6 @@ def delete(rt: Runtime, attachment: Attachment, *, forget: bool = True) -> None:
         remove_masquerade(attachment.container_id)
     if forget:
         rt.cni.plugins.forget(attachment)
-
-
-def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
-    """Return every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
-
-    Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
-    and the pod must have a status all the same.
-    """
-    network = checkpoint.network if checkpoint else None
-    if network is None or network.result is None or network.released:
-        return []
-    try:
-        return pod_ips(result_from_json(network.result), ifname=network.ifname)
-    except ResultError:
-        return []
 
 
 def _netns(checkpoint: SandboxCheckpoint) -> Path:

@@ -16,7 +16,7 @@ from shim.cni.leases import leased
 from shim.cni.plugin import JsonObject
 from shim.domain import labels
 from shim.runtime import Runtime
-from shim.sandbox.network import addresses, netns_path
+from shim.sandbox.network import netns_path
 from shim.view.records import SandboxRecord
 
 LOOPBACK = "cni-loopback"
@@ -82,6 +82,6 @@ def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         ready=attachment.owner is None or attachment.result is not None,
         network=msgspec.convert(known, NetworkIntent),
     )
-    if not addresses(checkpoint):
+    if not pod.addresses(checkpoint):
         log.warning("no address of pod sandbox in CNI cache", sandbox=record.id, result=attachment.result)
     return checkpoint

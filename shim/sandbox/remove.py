@@ -3,6 +3,8 @@
 from shim import pod
 from shim.container.teardown import ensure_all_removed, ensure_removed
 from shim.domain import names
+from shim.hooks.containers import container_is_removed
+from shim.hooks.pods import pod_is_removed
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import hold_sandbox, sandboxes
@@ -24,13 +26,18 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     The checkpoint goes last: as long as anything is left, it is what a later try starts from.
     """
     stop_record(rt, record)
-    ensure_all_removed(rt, [container.id for container in rt.view.containers_of(record.id)])
+    containers = rt.view.containers_of(record.id)
+    for container in containers:
+        container_is_removed(rt, container)
+    ensure_all_removed(rt, [container.id for container in containers])
+    pod_is_removed(rt, record)
     ensure_removed(rt, record.id)
     if not record.legacy and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
     if record.legacy:
         remove_legacy_traces(rt, record.id)
     rt.checkpoints.delete(record.id)
+    rt.nri.told.forget(record.id)
 
 
 def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:

@@ -16,6 +16,7 @@ from shim.container.teardown import create_under_name
 from shim.domain import labels, names
 from shim.domain.errors import ShimError
 from shim.domain.ids import ImageId, SandboxId
+from shim.hooks.pods import pod_has_run
 from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
 from shim.runtime import Runtime
@@ -27,11 +28,12 @@ from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
 from shim.spec.defaults import CreateContext, host_defaults
 from shim.spec.host_calls import seccomp_profile
+from shim.spec.order import order_container
 from shim.spec.pause_seccomp import pause_profile
 from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.shim_group import new_shim_group
-from shim.spec.user_namespace import order_user_namespace
 from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
+from shim.view.records import sandbox_key
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +52,12 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
                 log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
-        with rt.view.defer_events(name), Rollback(f"run of pod sandbox {name}") as rollback:
+        key = sandbox_key(config.metadata)
+        with (
+            rt.unseen.making(key, hidden=rt.nri.active),
+            rt.view.defer_events(key),
+            Rollback(f"run of pod sandbox {name}") as rollback,
+        ):
             sandbox_id = _run(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
             rollback.commit()
     return sandbox_id
@@ -72,8 +79,9 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
     rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
     rollback.undo("its entry in the cni cache", lambda: network.forget_intent(rt, checkpoint))
     checkpoint = bring_up(rt, checkpoint, config=config, rollback=rollback)
-    started_at = rt.view.sandbox(sandbox_id).state.started_at
-    rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=started_at))
+    record = rt.view.sandbox(sandbox_id)
+    pod_has_run(rt, record, rollback=rollback)
+    rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=record.state.started_at))
     return sandbox_id
 
 
@@ -100,7 +108,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     made: list[str] = []
     rollback.undo("its pause container", lambda: _remove_pause(rt, metadata=config.metadata, made=made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
-    order_user_namespace(rt, made[0], pod=config)
+    order_container(rt, made[0], runtime=defaults.runtime, pod=config)
     return SandboxId(made[0])
 
 

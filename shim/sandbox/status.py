@@ -10,6 +10,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.status import pod_status_messages
 from shim.domain import labels
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import find_sandbox
@@ -22,10 +23,12 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
     # Taken before the read, not after it: the kubelet decides by it which of two statuses is newer.
     now = time.time_ns()
     record = find_sandbox(rt, sandbox_id)
+    if rt.unseen.is_hidden(record):
+        raise NotFound(f"no pod sandbox has the id {record.id}")
     return pb.PodSandboxStatusResponse(
         status=sandbox_status_message(rt, record),
         info={"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {},
-        containers_statuses=pod_status_messages(rt, rt.view.containers_of(record.id)),
+        containers_statuses=pod_status_messages(rt, rt.unseen.seen(rt.view.containers_of(record.id))),
         timestamp=now,
     )
 
@@ -52,7 +55,7 @@ def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus |
     An empty message means to a kubelet that a pod has lost its network: it ends the pod. So an unknown one is left out,
     as of a legacy pod without a result in the CNI cache, or with one that cannot be read.
     """
-    ips = network.addresses(rt.checkpoints.get(record.id))
+    ips = pod.addresses(rt.checkpoints.get(record.id))
     if not ips and record.state.running and not pod.host_network(record.config):
         return None
     return pb.PodSandboxNetworkStatus(ip=ips[0] if ips else "", additional_ips=[pb.PodIP(ip=ip) for ip in ips[1:]])

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.gather import gather
+from shim.container.plugins import tell_stopped
 from shim.container.teardown import ensure_all_killed
+from shim.hooks.pods import pod_has_stopped
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
@@ -35,6 +37,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     # Strategy: close the sandbox for new containers, end those there are, then release its addresses. The last two
     # run side by side where the pinned namespace keeps DEL independent of pause, else one after the other.
     checkpoint = checkpoint_of(rt, record)
+    was_ready = record.state.running if checkpoint is None else checkpoint.ready
     if checkpoint is not None:
         # From here on no container is started in it, also after a crash: it may be half stopped then.
         checkpoint = replace(checkpoint, ready=False)
@@ -43,6 +46,10 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     alive = [c for c in rt.view.containers_of(record.id) if c.state.phase != pb.CONTAINER_EXITED]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
     ensure_all_killed(rt, [c.id for c in alive])
+    if was_ready:
+        for container in alive:
+            tell_stopped(rt, container)
+        pod_has_stopped(rt, record)
     unstarted = [c.id for c in alive if c.state.phase == pb.CONTAINER_CREATED]
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)

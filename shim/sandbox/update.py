@@ -6,6 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain import labels
 from shim.domain.errors import NotFound
+from shim.hooks.pods import pod_has_been_updated, pod_is_updated
 from shim.runtime import Runtime
 from shim.sandbox.find import hold_sandbox
 
@@ -18,7 +19,9 @@ def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxRes
     with hold_sandbox(rt, request.pod_sandbox_id) as record:
         if record is None:
             raise NotFound(f"there is no pod sandbox {request.pod_sandbox_id}")
+        pod_is_updated(rt, record, request=request)
         _record(rt, rt.checkpoints.get(record.id), request)
+        pod_has_been_updated(rt, record)
 
 
 def _record(rt: Runtime, checkpoint: SandboxCheckpoint | None, request: pb.UpdatePodSandboxResourcesRequest) -> None:

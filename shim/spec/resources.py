@@ -81,6 +81,7 @@ def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpu
         "Memory": memory,
         "MemorySwap": host.memory_swap or memory,
         "PidsLimit": host.pids_limit or NO_LIMIT,
+        "MemoryReservation": host.memory_reservation or UNLIMITED_MEMORY,
     }
     return {name: fields[name] for name in body if fields[name]}
 

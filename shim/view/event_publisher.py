@@ -10,16 +10,15 @@ from dataclasses import replace
 
 from shim.base.broadcast import Broadcast, Subscription
 from shim.domain.errors import ShimError
-from shim.domain.names import sandbox_name
 from shim.view import changes
-from shim.view.records import Change, Record, SandboxRecord
+from shim.view.records import Change, Key, Record, key_of
 
 KEEP_SECONDS = 30.0
 """How long changes are kept for a subscriber that was ended or dropped. It lists, and subscribes again, at once."""
 
 
 class EventPublisher:
-    """Publishes the changes between records; those of a sandbox that is being set up are deferred.
+    """Publishes the changes between records; those of what is being set up are deferred.
 
     A client whose stream has ended lists, and then subscribes again. What changes between the two is kept for
     the next subscriber, also when Docker is lost once more.
@@ -34,7 +33,7 @@ class EventPublisher:
         """Changes since subscribers were ended or dropped, at most one more than one can take; None if none were."""
         self._keep_until = math.inf
         """Until when they are kept, by the clock; without an end while disconnected."""
-        self._deferred: dict[str, list[Change]] = {}
+        self._deferred: dict[Key, list[Change]] = {}
 
     def subscribe(self) -> Subscription[Change]:
         """Return a context manager with every change from now on.
@@ -88,9 +87,7 @@ class EventPublisher:
         record = new or (old and changes.removed(old, at=now))
         if record is None:
             return
-        deferred = (
-            self._deferred.get(sandbox_name(record.config.metadata)) if isinstance(record, SandboxRecord) else None
-        )
+        deferred = self._deferred.get(key_of(record)) if self._deferred else None
         for kind in changes.steps(old, new):
             change = Change(kind=kind, record=record, at=now)
             if deferred is None:
@@ -98,13 +95,13 @@ class EventPublisher:
             else:
                 deferred.append(change)
 
-    def defer(self, name: str) -> None:
-        """Defer the changes of the sandbox of this name (`shim.domain.names.sandbox_name`) until `flush`."""
-        self._deferred[name] = []
+    def defer(self, key: Key) -> None:
+        """Defer the changes of the sandbox or container with this key until `flush`."""
+        self._deferred[key] = []
 
-    def flush(self, name: str) -> None:
+    def flush(self, key: Key) -> None:
         """Publish the deferred changes in order, with the present time: times must not go back."""
-        for change in self._deferred.pop(name):
+        for change in self._deferred.pop(key):
             self._send(replace(change, at=time.time_ns()))
 
     def _forget_late(self) -> None:

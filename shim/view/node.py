@@ -28,7 +28,7 @@ from shim.view.inspector import Fallback, Inspector
 from shim.view.memory_kills import KernelKills, NoKills
 from shim.view.pending_exits import NoLogs
 from shim.view.queries import Queries
-from shim.view.records import Change, ContainerRecord, Record, SandboxRecord
+from shim.view.records import Change, ContainerRecord, Key, Record, SandboxRecord
 from shim.view.store import RecordStore
 
 SYNC_TIMEOUT = 10.0
@@ -222,19 +222,20 @@ class NodeView:
             log.warning("dropped slow subscribers of events", subscribers=dropped)
 
     @contextmanager
-    def defer_events(self, name: str) -> Iterator[None]:
-        """Defer the events of the sandbox of this name (`shim.domain.names.sandbox_name`) until the block is left.
+    def defer_events(self, key: Key) -> Iterator[None]:
+        """Defer the events of the sandbox or container with this key (`key_of`) until the block is left.
 
-        Its pause container runs before its network is set up. An event at that time would show a started sandbox that
-        is not ready, which to a kubelet is one that has died. Lists and statuses contain it from the beginning.
+        A pause container runs before its network is set up. An event at that time would show a started sandbox that
+        is not ready, which to a kubelet is one that has died. Lists and statuses contain it from the beginning, but
+        where NRI plugins have to be told of it first (`shim.view.unseen`).
         """
         with self._changed:
-            self._publisher.defer(name)
+            self._publisher.defer(key)
         try:
             yield
         finally:
             with self._changed:
-                self._publisher.flush(name)
+                self._publisher.flush(key)
 
     # Writes after a change
 

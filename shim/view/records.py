@@ -6,9 +6,11 @@ second, and building the messages of all containers each time would cost more th
 """
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.ids import ContainerId, ImageId, SandboxId
+from shim.domain.names import sandbox_name
 from shim.engine.answers import HostSettings
 
 _NO_IMAGE = ImageId("")
@@ -130,6 +132,26 @@ class ContainerRecord:
 
 
 Record = SandboxRecord | ContainerRecord
+
+Key: TypeAlias = tuple[str, str, int]
+"""What a pod sandbox or container is called by before Docker has given it an id."""
+
+
+def sandbox_key(metadata: pb.PodSandboxMetadata) -> Key:
+    """Return the key of a pod sandbox."""
+    return "", sandbox_name(metadata), 0
+
+
+def container_key(sandbox_id: str, metadata: pb.ContainerMetadata) -> Key:
+    """Return the key of a container in a sandbox."""
+    return sandbox_id, metadata.name, metadata.attempt
+
+
+def key_of(record: Record) -> Key:
+    """Return the key of a record."""
+    if isinstance(record, SandboxRecord):
+        return sandbox_key(record.config.metadata)
+    return container_key(record.sandbox_id, record.config.metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

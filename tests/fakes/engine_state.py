@@ -159,12 +159,15 @@ class FakeContainer:
             name=f"/{self.name}",
             created=rfc3339(self.created),
             image=self.image.id,
+            path=next(iter(self._command()), ""),
+            args=self._command()[1:],
             state=state,
             config=ContainerSettings(
                 image=str(self.body.get("Image", "")),
                 user=str(self.body.get("User") or self.image.settings.user),
                 labels=self.labels,
                 stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
+                env=[*(self.image.settings.env or []), *(self.body.get("Env") or [])],
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
             mount_label=self.mount_label,
@@ -172,6 +175,12 @@ class FakeContainer:
             log_path=f"{directory}/{self.id}-json.log" if reported else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
+
+    def _command(self) -> list[str]:
+        given, of_image = self.body, self.image.settings
+        entrypoint = given.get("Entrypoint") or of_image.entrypoint or []
+        words = given.get("Cmd") or ([] if given.get("Entrypoint") else of_image.cmd) or []
+        return [*entrypoint, *words]
 
     def summary(self) -> ContainerSummary:
         return ContainerSummary(

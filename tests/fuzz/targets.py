@@ -1,6 +1,6 @@
 """All fuzzers."""
 
-from tests.fuzz import cni, credentials, docker, images, kernel, logs, state, streaming
+from tests.fuzz import cni, credentials, docker, images, kernel, logs, nri, state, streaming
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -12,4 +12,5 @@ TARGETS: tuple[Target, ...] = (
     *images.TARGETS,
     *kernel.TARGETS,
     *streaming.TARGETS,
+    *nri.TARGETS,
 )

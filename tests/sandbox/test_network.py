@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shim.sandbox.network import addresses, asked_disable_ipv6
+from shim.pod import addresses
+from shim.sandbox.network import asked_disable_ipv6
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, INTENT, RELEASED
 
 

@@ -8,14 +8,13 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.broadcast import Subscription
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted, Unavailable
-from shim.domain.names import sandbox_name
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.event_publisher import KEEP_SECONDS, EventPublisher
-from shim.view.records import Change, SandboxRecord
+from shim.view.records import Change, SandboxRecord, sandbox_key
 from tests.clock import Clock
 from tests.view.samples import POD, container, container_state, sandbox
 
-NAME = sandbox_name(POD)
+KEY = sandbox_key(POD)
 
 
 LOST = Unavailable("docker is gone")
@@ -49,11 +48,11 @@ def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventTyp
 
 def test_events_of_a_deferred_sandbox_are_published_at_the_flush(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
-        publisher.defer(NAME)
+        publisher.defer(KEY)
         publisher.publish(None, just_created())
         publisher.publish(just_created(), sandbox())
         assert heard(changes) == []
-        publisher.flush(NAME)
+        publisher.flush(KEY)
         assert heard(changes) == [("s1", CREATED), ("s1", STARTED)]
         publisher.publish(sandbox(), None)
         assert heard(changes) == [("s1", STOPPED), ("s1", DELETED)]
@@ -61,10 +60,10 @@ def test_events_of_a_deferred_sandbox_are_published_at_the_flush(publisher: Even
 
 def test_a_deferred_sandbox_that_is_removed_has_all_its_events(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
-        publisher.defer(NAME)
+        publisher.defer(KEY)
         publisher.publish(None, sandbox())
         publisher.publish(sandbox(), None)
-        publisher.flush(NAME)
+        publisher.flush(KEY)
         assert heard(changes) == [("s1", kind) for kind in (CREATED, STARTED, STOPPED, DELETED)]
 
 
@@ -73,7 +72,7 @@ def test_events_of_others_are_not_deferred(publisher: EventPublisher) -> None:
         sandbox("s2"), config=pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="other", namespace="n", uid="u"))
     )
     with publisher.subscribe() as changes:
-        publisher.defer(NAME)
+        publisher.defer(KEY)
         publisher.publish(None, other)
         publisher.publish(None, container())
         assert heard(changes) == [("s2", CREATED), ("s2", STARTED), ("c1", CREATED)]
@@ -81,10 +80,10 @@ def test_events_of_others_are_not_deferred(publisher: EventPublisher) -> None:
 
 def test_times_never_go_back(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
-        publisher.defer(NAME)
+        publisher.defer(KEY)
         publisher.publish(None, sandbox())
         publisher.publish(None, container())
-        publisher.flush(NAME)
+        publisher.flush(KEY)
         reported = [changes.wait_next() for _ in range(3)]
     assert [change.record.id for change in reported] == ["c1", "s1", "s1"]
     assert [change.at for change in reported] == sorted(change.at for change in reported)

@@ -1,0 +1,94 @@
+"""The part of NRI plugins in the life of a container: what they change of a new one, and how they learn of its end."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import structlog
+
+from shim.api.nri import nri_pb2 as nri
+from shim.api.v1 import api_pb2 as pb
+from shim.base.rollback import Rollback
+from shim.container.update import change_limits, update_others
+from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
+from shim.hooks.adjustment import Changes, changes_of
+from shim.hooks.containers import (
+    OtherUpdates,
+    container_has_been_created,
+    container_has_stopped,
+    container_is_created,
+)
+from shim.runtime import Runtime
+from shim.spec.order import order_container, why_no_changes
+from shim.view.records import ContainerRecord, Key, Record, SandboxRecord
+
+log = structlog.get_logger(__name__)
+
+
+def hide_from_clients(rt: Runtime, key: Key, *, until: ExitStack) -> None:
+    """Show a container that is being made to no client until the stack ends, if plugins are to be told of it first."""
+    hidden = rt.nri.active
+    if hidden:
+        until.enter_context(rt.view.defer_events(key))
+    until.enter_context(rt.unseen.making(key, hidden=hidden))
+
+
+def finish_with_plugins(
+    rt: Runtime,
+    created: Record | None,
+    *,
+    sandbox: SandboxRecord,
+    mounts: Sequence[pb.Mount],
+    runtime: str,
+    rollback: Rollback,
+) -> OtherUpdates:
+    """Tell plugins of a container that Docker has made, and change it as they want; order what Docker cannot.
+
+    Return the updates of other containers that they want. Raise FailedPrecondition for what is refused.
+    """
+    if not isinstance(created, ContainerRecord):
+        raise NotFound("create container: it was removed externally while it was made")
+    adjustments = container_is_created(rt, created, sandbox=sandbox, rollback=rollback)
+    changes = None
+    if adjustments is not None:
+        changes = changes_of(adjustments.adjust, env=adjustments.asked.env)
+        _check_possible(rt, changes, runtime=runtime)
+        _set_limits(rt, created, changes)
+    order_container(
+        rt,
+        created.id,
+        runtime=runtime,
+        pod=sandbox.config,
+        pause=sandbox.id,
+        mounts=mounts,
+        config=None if changes is None else changes.config,
+        process=None if changes is None else changes.process,
+    )
+    if adjustments is None:
+        return ()
+    container_has_been_created(rt, rt.view.container(created.id), sandbox=sandbox)
+    return tuple(adjustments.updates.by_container.values())
+
+
+def _check_possible(rt: Runtime, changes: Changes, *, runtime: str) -> None:
+    reason = why_no_changes(rt, runtime=runtime)
+    if changes.config and reason:
+        what = ", ".join(sorted(changes.config))
+        raise FailedPrecondition(f"NRI plugins have set {what}: {reason}")
+
+
+def _set_limits(rt: Runtime, record: ContainerRecord, changes: Changes) -> None:
+    if changes.limits.is_empty:
+        return
+    try:
+        change_limits(rt, container_id=record.id, limits=changes.limits)
+    except InvalidArgument as error:
+        raise FailedPrecondition(f"NRI plugins have set what is not possible: {error}") from error
+
+
+def tell_stopped(rt: Runtime, record: ContainerRecord) -> None:
+    """Tell, once for each run, that a container has ended. What goes wrong is logged: it has ended all the same."""
+    updates: Sequence[nri.ContainerUpdate] = container_has_stopped(rt, record)
+    try:
+        update_others(rt, updates)
+    except ShimError as error:
+        log.warning("update by NRI plugin failed", error=error)

@@ -1,0 +1,105 @@
+"""Limits of containers, from the CRI's form to that of NRI and back. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shim.api.nri import nri_pb2 as nri
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import InvalidArgument
+from shim.engine.interface import JsonObject
+from shim.nri.fields import is_set
+
+AT_CREATE = (
+    "memory.kernel_tcp",
+    "memory.swappiness",
+    "memory.disable_oom_killer",
+    "memory.use_hierarchy",
+    "cpu.realtime_runtime",
+    "cpu.realtime_period",
+    "blockio_class",
+    "rdt_class",
+)
+"""Fields that the OCI runtime sets when it creates a container, and nobody later."""
+NEVER = ("memory.kernel",)
+"""Fields that kernels do not have any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Limits in the forms of those who set them."""
+
+    linux: pb.LinuxContainerResources
+    """What an update of the CRI sets."""
+    docker: JsonObject
+    """What Docker has a field for, and the CRI has not; by Docker's names."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be set."""
+        return not self.docker and not self.linux.ListFields()
+
+
+def of_cri(resources: pb.LinuxContainerResources) -> nri.LinuxResources:
+    """Return limits in NRI's form; what is 0 or empty is left out, as the CRI reads it."""
+    memory, cpu = nri.LinuxMemory(), nri.LinuxCPU(cpus=resources.cpuset_cpus, mems=resources.cpuset_mems)
+    for value, field in (
+        (resources.memory_limit_in_bytes, memory.limit),
+        (resources.memory_swap_limit_in_bytes, memory.swap),
+        (resources.cpu_quota, cpu.quota),
+        (max(0, resources.cpu_shares), cpu.shares),
+        (max(0, resources.cpu_period), cpu.period),
+    ):
+        if value:
+            field.value = value
+    return nri.LinuxResources(
+        memory=memory,
+        cpu=cpu,
+        unified=resources.unified,
+        hugepage_limits=[
+            nri.HugepageLimit(page_size=one.page_size, limit=one.limit) for one in resources.hugepage_limits
+        ],
+    )
+
+
+def to_cri(resources: nri.LinuxResources, *, field: str) -> Wanted:
+    """Return limits in the CRI's form and Docker's. Raise InvalidArgument for those that nobody can set any more."""
+    for path in NEVER:
+        if is_set(resources, path):
+            raise InvalidArgument(f"{field}.{path}: kernels have no such limit any more")
+    memory, cpu = resources.memory, resources.cpu
+    linux = pb.LinuxContainerResources(
+        memory_limit_in_bytes=memory.limit.value,
+        memory_swap_limit_in_bytes=memory.swap.value,
+        cpu_quota=cpu.quota.value,
+        cpu_shares=_signed(cpu.shares.value, field=f"{field}.cpu.shares"),
+        cpu_period=_signed(cpu.period.value, field=f"{field}.cpu.period"),
+        cpuset_cpus=cpu.cpus,
+        cpuset_mems=cpu.mems,
+        unified=resources.unified,
+        hugepage_limits=[
+            pb.HugepageLimit(page_size=one.page_size, limit=one.limit) for one in resources.hugepage_limits
+        ],
+    )
+    return Wanted(linux, dict(_docker(resources)))
+
+
+def check_changeable(resources: nri.LinuxResources, *, field: str) -> None:
+    """Check that limits can be changed of a container that exists. Raise InvalidArgument, which names one."""
+    for path in AT_CREATE:
+        if is_set(resources, path):
+            raise InvalidArgument(f"{field}.{path} can be set when a container is created, and not changed later")
+    if resources.devices:
+        raise InvalidArgument(f"{field}.devices can be set when a container is created, and not changed later")
+
+
+def _docker(resources: nri.LinuxResources) -> Iterator[tuple[str, int]]:
+    if resources.HasField("pids"):
+        yield "PidsLimit", resources.pids.limit if resources.pids.limit > 0 else -1
+    if resources.memory.reservation.value:
+        yield "MemoryReservation", resources.memory.reservation.value
+
+
+def _signed(value: int, *, field: str) -> int:
+    if value >= 1 << 63:
+        raise InvalidArgument(f"{field} {value} is too large")
+    return value

@@ -1,0 +1,1 @@
+"""NRI, the interface of plugins that see and change containers: its connections, plugins, and what they ask for."""

@@ -1,0 +1,126 @@
+"""The fields that plugins may change, where they are in messages, and how they are merged.
+
+`ContainerAdjustment` and `Container` have them at the same places, but for the environment, which the second one has as
+lines `KEY=value`.
+"""
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from google.protobuf.message import Message
+
+from shim.nri.owners import Field
+
+REMOVAL = "-"
+"""Begins a key that is to be removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A field with one value."""
+
+    field: Field
+    path: str
+    """From the message, with dots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A field with several values, told apart by a key: a list of messages, or a map."""
+
+    field: Field
+    path: str
+    key: str
+    """The field of an item that is its key; empty for a map."""
+    removable: bool = True
+
+
+RESOURCES = (
+    Single(Field.MemLimit, "memory.limit"),
+    Single(Field.MemReservation, "memory.reservation"),
+    Single(Field.MemSwapLimit, "memory.swap"),
+    Single(Field.MemKernelLimit, "memory.kernel"),
+    Single(Field.MemTCPLimit, "memory.kernel_tcp"),
+    Single(Field.MemSwappiness, "memory.swappiness"),
+    Single(Field.MemDisableOomKiller, "memory.disable_oom_killer"),
+    Single(Field.MemUseHierarchy, "memory.use_hierarchy"),
+    Single(Field.CPUShares, "cpu.shares"),
+    Single(Field.CPUQuota, "cpu.quota"),
+    Single(Field.CPUPeriod, "cpu.period"),
+    Single(Field.CPURealtimeRuntime, "cpu.realtime_runtime"),
+    Single(Field.CPURealtimePeriod, "cpu.realtime_period"),
+    Single(Field.CPUSetCPUs, "cpu.cpus"),
+    Single(Field.CPUSetMems, "cpu.mems"),
+    Single(Field.PidsLimit, "pids"),
+    Single(Field.BlockioClass, "blockio_class"),
+    Single(Field.RdtClass, "rdt_class"),
+)
+"""Of LinuxResources."""
+KEYED_RESOURCES = (
+    Keyed(Field.HugepageLimits, "hugepage_limits", "page_size", removable=False),
+    Keyed(Field.CgroupsUnified, "unified", "", removable=False),
+)
+SINGLES = (
+    Single(Field.CgroupsPath, "linux.cgroups_path"),
+    Single(Field.OomScoreAdj, "linux.oom_score_adj"),
+    Single(Field.IoPriority, "linux.io_priority"),
+    Single(Field.SeccompPolicy, "linux.seccomp_policy"),
+    Single(Field.LinuxSched, "linux.scheduler"),
+    Single(Field.MemoryPolicy, "linux.memory_policy"),
+)
+"""Of ContainerAdjustment."""
+KEYED = (
+    Keyed(Field.Annotations, "annotations", ""),
+    Keyed(Field.Mounts, "mounts", "destination"),
+    Keyed(Field.Env, "env", "key"),
+    Keyed(Field.Devices, "linux.devices", "path"),
+    Keyed(Field.Namespace, "linux.namespaces", "type"),
+    Keyed(Field.Sysctl, "linux.sysctl", ""),
+    Keyed(Field.LinuxNetDevices, "linux.net_devices", ""),
+    Keyed(Field.CdiDevices, "CDI_devices", "name", removable=False),
+    Keyed(Field.Rlimits, "rlimits", "type", removable=False),
+)
+RDT = (
+    Single(Field.RdtClosID, "clos_id"),
+    Single(Field.RdtSchemata, "schemata"),
+    Single(Field.RdtEnableMonitoring, "enable_monitoring"),
+)
+"""Of LinuxRdt."""
+HOOKS = ("prestart", "create_runtime", "create_container", "start_container", "poststart", "poststop")
+"""Of Hooks."""
+
+
+def is_set(message: Message, path: str) -> bool:
+    """Return whether a field has a value: a message is there, a text or list is not empty."""
+    parent, name = _parent(message, path)
+    field = parent.DESCRIPTOR.fields_by_name[name]
+    if field.message_type is not None and not _is_repeated(getattr(parent, name)):
+        return parent.HasField(name)
+    return bool(getattr(parent, name))
+
+
+def copy_field(source: Message, target: Message, path: str) -> None:
+    """Give `target` the value that `source` has, if it has such a field."""
+    parent, name = _parent(source, path)
+    into, _ = _parent(target, path)
+    if name not in into.DESCRIPTOR.fields_by_name:
+        return
+    value = getattr(parent, name)
+    if isinstance(value, Message):
+        getattr(into, name).CopyFrom(value)
+    else:
+        setattr(into, name, value)
+
+
+def value_at(message: Message, path: str) -> object:
+    """Return the value of a field."""
+    return attrgetter(path)(message)
+
+
+def _parent(message: Message, path: str) -> tuple[Message, str]:
+    parts, _, name = path.rpartition(".")
+    return (attrgetter(parts)(message) if parts else message), name
+
+
+def _is_repeated(value: object) -> bool:
+    return not isinstance(value, Message)

@@ -1,0 +1,139 @@
+"""The socket on which plugins connect. It is taken only when nobody listens there: a containerd of the node may."""
+
+import errno
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from shim.base import atomic_files
+from shim.domain.errors import FailedPrecondition, ShimError, reason_of
+from shim.nri.connection import Gone
+from shim.nri.plugins import Known, Plugins, peer_pid
+
+_BACKLOG = 16
+_PROBE_SECONDS = 1.0
+_RETRY_MILLISECONDS = 30_000
+"""Between two tries to have the socket while another program listens there."""
+
+log = structlog.get_logger(__name__)
+
+
+class Listener:
+    """Accepts plugins in a thread, also later if another program has the socket at first. Thread-safe."""
+
+    def __init__(self, path: Path, plugins: Plugins) -> None:
+        self._path = path
+        self._plugins = plugins
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Accept plugins inside the block."""
+        reader, writer = socket.socketpair()
+        listening = self._listen()
+        thread = threading.Thread(target=self._work, args=(listening, reader), name="nri-accept", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            writer.close()
+            thread.join()
+            reader.close()
+
+    def _listen(self) -> socket.socket | None:
+        try:
+            listening = _bound(self._path)
+        except ShimError as error:
+            if str(error) != self._plugins.problem:
+                log.warning("NRI plugins cannot connect", path=str(self._path), reason=error)
+            self._plugins.problem = str(error)
+            return None
+        self._plugins.problem = ""
+        return listening
+
+    def _work(self, listening: socket.socket | None, stopping: socket.socket) -> None:
+        while listening is None:
+            if select.select([stopping], [], [], _RETRY_MILLISECONDS / 1000)[0]:
+                return
+            listening = self._listen()
+        made = _identity(self._path)
+        with listening:
+            while not select.select([stopping], [], [], 0)[0]:
+                ready, _, _ = select.select([listening, stopping], [], [])
+                if listening in ready:
+                    self._accept(listening)
+            if made is not None and _identity(self._path) == made:
+                self._path.unlink(missing_ok=True)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            opened, _ = listening.accept()
+        except OSError as error:
+            log.debug("NRI plugin has gone before it was accepted", reason=reason_of(error))
+            return
+        threading.Thread(target=admit, args=(self._plugins, opened), name="nri-admit", daemon=True).start()
+
+
+def admit(plugins: Plugins, opened: socket.socket, known: Known | None = None) -> None:
+    """Take a plugin in; log it when that fails."""
+    try:
+        plugins.admit(opened, known or Known(pid=peer_pid(opened)))
+    except Gone as error:
+        log.debug("NRI plugin has gone before it registered", reason=error)
+    except ShimError as error:
+        log.warning("NRI plugin refused", reason=error)
+
+
+def who_listens(path: Path) -> int | None:
+    """Return the process that listens on a socket; None if nobody does. Raise OSError where that cannot be found."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ECONNREFUSED}:
+                return None
+            raise
+        return peer_pid(probe)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Return a socket that listens at `path`, 0600. Raise FailedPrecondition, which says who listens there already."""
+    what = f"listen for NRI plugins on {path}"
+    try:
+        if (pid := who_listens(path)) is not None:
+            raise FailedPrecondition(f"{what}: process {pid} ({program_of(pid)}) listens there")
+    except OSError as error:
+        raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
+    with atomic_files.failing_as(what):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(path))
+            path.chmod(0o600)
+            listening.listen(_BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+    return listening
+
+
+def program_of(pid: int) -> str:
+    """Return the name of a process."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file of a socket from that of a program which took its place; None where there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None

@@ -1,0 +1,52 @@
+"""Pod sandboxes and containers that clients do not see yet, since NRI plugins have not been told of them.
+
+A plugin that is synchronized meanwhile is not told of them either: it hears of them by their own event.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from shim.view.records import Key, Record, key_of
+
+R = TypeVar("R", bound=Record)
+
+
+class Unseen:
+    """What is being made. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._untold: frozenset[Key] = frozenset()
+        self._hidden: frozenset[Key] = frozenset()
+
+    @contextmanager
+    def making(self, key: Key, *, hidden: bool) -> Iterator[None]:
+        """Keep what has this key from plugins until `tell`, and from clients inside the block if it is `hidden`."""
+        with self._lock:
+            self._untold |= {key}
+            self._hidden |= {key} if hidden else frozenset()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._untold -= {key}
+                self._hidden -= {key}
+
+    def tell(self, key: Key) -> None:
+        """Record that plugins have been told."""
+        with self._lock:
+            self._untold -= {key}
+
+    def is_untold(self, record: Record) -> bool:
+        """Return whether plugins have not been told yet."""
+        return bool(self._untold) and key_of(record) in self._untold
+
+    def is_hidden(self, record: Record) -> bool:
+        """Return whether clients do not see it."""
+        return bool(self._hidden) and key_of(record) in self._hidden
+
+    def seen(self, records: Iterable[R]) -> list[R]:
+        """Return those that clients see, in order."""
+        return [record for record in records if not self.is_hidden(record)]

@@ -56,6 +56,7 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
         *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
         *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
         f"-test.timeout={_LIMIT_SECONDS + 60}s",
+        *_nri(program, socket.with_name("nri.sock")),
         *(f"-ginkgo.skip={re.escape(name)}" for name in OURS_TO_SKIP),
         *([f"-ginkgo.focus={only}"] if only else ()),
     ]
@@ -70,6 +71,12 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
     if not report.exists():
         raise NodeError(f"run critest: it left no report\n{tail(log.read_text())}")
     return cases_of(report.read_bytes())
+
+
+def _nri(program: Path, socket: Path) -> list[str]:
+    """Return the option for the socket of NRI plugins; releases before 1.36 have none."""
+    shown = subprocess.run([program, "-help"], capture_output=True, text=True, check=False, timeout=60)
+    return [f"-nri-socket={socket}"] if "-nri-socket" in shown.stdout + shown.stderr else []
 
 
 def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> None:

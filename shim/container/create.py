@@ -150,7 +150,7 @@ def _create_context(
     image_id = _image_id(rt, config.image)
     volumes = image_volumes(rt, config.mounts)
     recursive_read_only = _recursive_read_only(rt, defaults.runtime)
-    if rt.nri.active:
+    if rt.nri.may_change:
         defaults = replace(defaults, runtime=runtime_for_changes(rt, runtime=defaults.runtime))
     return ContainerContext(
         defaults=defaults,

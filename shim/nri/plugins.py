@@ -27,7 +27,7 @@ from shim.base.meter import Kind, timed
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, ShimError, Unavailable
 from shim.nri import wire
 from shim.nri.connection import Connection, Gone, NotServed, PluginFailed, Slow
-from shim.nri.plugin import ALL_EVENTS, Identity, Occasion, Plugin, identity
+from shim.nri.plugin import ALL_EVENTS, CREATE_CONTAINER, Identity, Occasion, Plugin, identity
 from shim.nri.told import Told
 
 MAX_PLUGINS = 64
@@ -145,9 +145,14 @@ class Plugins:
         """Whether there is any plugin, or one is expected."""
         return bool(self._plugins) or self._expected > 0
 
-    def wants(self, *occasions: Occasion) -> bool:
-        """Return whether a plugin wants to hear of one of these events."""
-        return any(plugin.wants(occasion) for plugin in self._plugins for occasion in occasions)
+    @property
+    def may_change(self) -> bool:
+        """Whether a plugin may change new containers, or one is expected."""
+        return self._expected > 0 or self.wants(CREATE_CONTAINER)
+
+    def wants(self, occasion: Occasion) -> bool:
+        """Return whether a plugin wants to hear of an event."""
+        return any(plugin.wants(occasion) for plugin in self._plugins)
 
     def wanting(self, occasion: Occasion) -> list[Plugin]:
         """Return the plugins that want to hear of an event."""

@@ -32,7 +32,9 @@ def why_no_changes(rt: Runtime, *, runtime: str) -> str:
     info = rt.facts.info()
     if not has_runc_shim(info, runtime):
         return f"the OCI runtime {runtime or info.default_runtime} is not runc"
-    return MISSING
+    if orders_directory(info) is None:
+        return MISSING
+    return "the plugin has connected while the container was made"
 
 
 def order_container(

@@ -1,6 +1,7 @@
 """One plugin: its name, what it wants to hear of, and how it is asked."""
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -112,6 +113,20 @@ class Plugin:
         self.identity = who
         self.events = events
         self.pid = pid
+        self._calls = 0
+        self._seconds = self._slowest = 0.0
+
+    def row(self) -> dict[str, object]:
+        """Return what is known of it, for people; times in milliseconds."""
+        mean = self._seconds / self._calls if self._calls else 0.0
+        return {
+            "name": str(self),
+            "pid": self.pid,
+            "events": f"{self.events:#x}",
+            "calls": self._calls,
+            "meanMilliseconds": round(mean * 1000, 1),
+            "slowestMilliseconds": round(self._slowest * 1000, 1),
+        }
 
     def __str__(self) -> str:
         return str(self.identity)
@@ -121,7 +136,17 @@ class Plugin:
         return bool(self.events & occasion.mask)
 
     def ask(self, occasion: Occasion, request: Message, *, seconds: float) -> Message:
-        """Tell the plugin of an event, and return its answer. Raise as `Connection.call` does."""
+        """Tell the plugin of an event, and return its answer. Raise as `Connection.call` does. One event at a time."""
+        began = time.monotonic()
+        try:
+            return self._ask(occasion, request, seconds=seconds)
+        finally:
+            took = time.monotonic() - began
+            self._calls += 1
+            self._seconds += took
+            self._slowest = max(self._slowest, took)
+
+    def _ask(self, occasion: Occasion, request: Message, *, seconds: float) -> Message:
         try:
             return self.connection.call(occasion.method, request, occasion.answer, seconds=seconds)
         except PluginFailed as error:

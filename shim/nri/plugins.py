@@ -132,7 +132,7 @@ class Plugins:
 
     def rows(self) -> list[dict[str, object]]:
         """Return the plugins, for people."""
-        return [{"name": str(plugin), "pid": plugin.pid, "events": f"{plugin.events:#x}"} for plugin in self._plugins]
+        return [plugin.row() for plugin in self._plugins]
 
     def wait_for_plugins(self) -> None:
         """Wait until there is a plugin. Raise Cancelled, or what else ends the scope."""

@@ -101,6 +101,17 @@ def test_a_plugin_is_configured(plugins: Plugins, path: Path) -> None:
     assert (request.registration_timeout, request.request_timeout) == (LONG * 1000, LONG * 1000)
 
 
+def test_calls_and_their_times_are_shown(plugins: Plugins, path: Path) -> None:
+    with connected(path, "10", "a") as plugin:
+        wait_until(plugins.rows)
+        plugin.handlers["RunPodSandbox"] = lambda _: threading.Event().wait(0.02)
+        for _ in range(2):
+            tell(plugins)
+        [row] = plugins.rows()
+    assert (row["pid"], row["calls"]) == (os.getpid(), 2)
+    assert 20 <= float(str(row["meanMilliseconds"])) <= float(str(row["slowestMilliseconds"]))
+
+
 def test_an_older_plugin_is_told_in_its_way(plugins: Plugins, path: Path) -> None:
     with connected(path, "10", "old", only={"StateChange"}) as plugin:
         wait_until(lambda: names(plugins))

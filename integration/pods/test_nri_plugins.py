@@ -1,0 +1,106 @@
+"""Plugins of the NRI project itself, in Go, as their authors build them.
+
+They are none of this repository: NRI_PLUGINS names the directory of their programs. A test whose plugin is not there is
+skipped.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from integration.conftest import Served
+from integration.pods.kubelet import Kubelet
+from integration.pods.test_nri import docker_exec, kubelet, plugins_of
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+__all__ = ["kubelet"]  # the fixture
+
+PROGRAMS = Path(os.environ.get("NRI_PLUGINS", "/nonexistent"))
+
+
+@contextmanager
+def running(served: Served, *names: str, log: Path) -> Iterator[None]:
+    """Run plugins inside the block, with the indices 10, 11 and so on."""
+    children = []
+    try:
+        for number, name in enumerate(names, start=10):
+            program = PROGRAMS / name
+            if not program.is_file():
+                pytest.skip(f"{name} is not in NRI_PLUGINS")
+            option = "-socket" if name == "ulimit-adjuster" else "-socket-path"
+            command = [str(program), "-idx", str(number), option, str(served.server.nri_socket)]
+            with log.open("ab") as output:
+                children.append(subprocess.Popen(command, stdout=output, stderr=output))
+            wait_until(lambda index=number, name=name: f"{index}-{name}" in plugins_of(served))  # type: ignore[misc]
+        yield
+    finally:
+        for child in children:
+            child.terminate()
+            child.wait(20)
+    wait_until(lambda: not plugins_of(served))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "plugins.log"
+
+
+def test_device_injector_adds_devices_and_mounts(served: Served, kubelet: Kubelet, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("injected\n")
+    with running(served, "device-injector", log=log):
+        device = "- path: /dev/mine\n  type: c\n  major: 1\n  minor: 3\n  file_mode: 438\n"
+        mount = f"- source: {tmp_path}\n  destination: /mine\n  type: bind\n  options: [rbind, ro]\n"
+        pod = kubelet.pod(annotations={"devices.nri.io/pod": device, "mounts.nri.io/pod": mount})
+        container = kubelet.started(pod)
+        shown = kubelet.inside(container, "cat /mine/file; echo x > /dev/mine && stat -c %t:%T:%a /dev/mine")
+    assert shown.split() == ["injected", "1:3", "666"]
+
+
+def test_ulimit_adjuster_sets_limits_for_exec_too(served: Served, kubelet: Kubelet, log: Path) -> None:
+    with running(served, "ulimit-adjuster", log=log):
+        pod = kubelet.pod(
+            annotations={"ulimits.nri.containerd.io/pod": "- type: RLIMIT_NOFILE\n  soft: 1111\n  hard: 2222\n"}
+        )
+        container = kubelet.started(pod, "sh", "-c", "ulimit -n > /limit; sleep 3600")
+        wait_until(lambda: kubelet.inside(container, "cat /limit").strip() == "1111")
+        assert kubelet.inside(container, "ulimit -Hn").strip() == "2222"
+        assert docker_exec(served, container, "ulimit -n").strip() == "1111"
+
+
+def test_hook_injector_runs_hooks_of_the_node(served: Served, kubelet: Kubelet, log: Path, tmp_path: Path) -> None:
+    hooks = Path("/etc/containers/oci/hooks.d")
+    missing = [path for path in (hooks, *hooks.parents) if not path.exists()]
+    hooks.mkdir(parents=True, exist_ok=True)
+    script, made = tmp_path / "hook", tmp_path / "made"
+    script.write_text(f"#!/bin/sh\ncat > {made}\n")
+    script.chmod(0o755)
+    definition = hooks / "test.json"
+    wanted = {"hook": {"path": str(script)}, "when": {"always": True}, "stages": ["createRuntime"]}
+    definition.write_text(json.dumps({"version": "1.0.0", **wanted}))
+    try:
+        with running(served, "hook-injector", log=log):
+            container = kubelet.started(kubelet.pod())
+            assert container in made.read_text()
+    finally:
+        definition.unlink()
+        for path in missing:
+            path.rmdir()
+
+
+def test_three_plugins_at_a_time_change_nothing_else(served: Served, kubelet: Kubelet, log: Path) -> None:
+    with running(served, "device-injector", "ulimit-adjuster", "logger", log=log):
+        pod = kubelet.pod()
+        container = kubelet.started(pod)
+        assert served.cri.container_status(container).state == pb.CONTAINER_RUNNING
+        served.cri.stop_container(container)
+        served.cri.remove_container(container)
+        served.cri.remove(pod.id)
+    heard = log.read_text()
+    for event in ("CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "RemovePodSandbox"):
+        assert event in heard

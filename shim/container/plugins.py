@@ -17,6 +17,7 @@ from shim.hooks.containers import (
     container_has_stopped,
     container_is_created,
 )
+from shim.oci.cdi import DIRECTORIES
 from shim.runtime import Runtime
 from shim.spec.order import order_container, why_no_changes
 from shim.view.records import ContainerRecord, Key, Record, SandboxRecord
@@ -50,7 +51,8 @@ def finish_with_plugins(
     adjustments = container_is_created(rt, created, sandbox=sandbox, rollback=rollback)
     changes = None
     if adjustments is not None:
-        changes = changes_of(adjustments.adjust, env=adjustments.asked.env)
+        directories = rt.facts.info().cdi_spec_dirs or DIRECTORIES
+        changes = changes_of(adjustments.adjust, env=adjustments.asked.env, cdi_directories=directories)
         _check_possible(rt, changes, runtime=runtime)
         _set_limits(rt, created, changes)
     order_container(

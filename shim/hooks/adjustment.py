@@ -3,7 +3,7 @@
 `HOW` has a row for each field; docs/nri.md shows it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from shim.api.nri import nri_pb2 as nri
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.hooks.resources import Wanted, to_cri
 from shim.nri.fields import HOOKS, REMOVAL, is_set
+from shim.oci.cdi import DIRECTORIES, Found, find
 from shim.oci_runtime.order import Json
 
 DOCKER = "Docker's own field, by an update: `docker inspect` shows it"
@@ -24,7 +25,7 @@ HOW: Mapping[str, str] = {
     "env": ORDER_AND_EXEC,
     "hooks": ORDER,
     "rlimits": ORDER_AND_EXEC,
-    "CDI_devices": "refused: Docker resolves CDI devices when it makes a container, which it has by then",
+    "CDI_devices": f"{ORDER}, by the specifications in Docker's directories, or /etc/cdi and /var/run/cdi",
     "args": ORDER,
     "linux.devices": ORDER,
     "linux.resources.memory.limit": DOCKER,
@@ -83,18 +84,54 @@ class Changes:
     """For the processes of exec."""
 
 
-def changes_of(adjust: nri.ContainerAdjustment, *, env: Iterable[str]) -> Changes:
+def changes_of(
+    adjust: nri.ContainerAdjustment, *, env: Iterable[str], cdi_directories: Sequence[str] = DIRECTORIES
+) -> Changes:
     """Return what is to be done. Raise FailedPrecondition, which names the field, for what is not possible.
 
     `env` are the variables that the container has without it, as lines `KEY=value`.
     """
     _refuse(adjust)
+    cdi = find((device.name for device in adjust.CDI_devices), directories=cdi_directories)
+    adjust = _with_devices(adjust, cdi)
     try:
         limits = to_cri(adjust.linux.resources, field=FIELD)
     except InvalidArgument as error:
         raise FailedPrecondition(f"NRI plugins have set what is not possible: {error}") from error
     config = {kind: change for kind, change in _config(adjust) if change}
+    if cdi.groups:
+        config["additionalGids"] = cdi.groups
     return Changes(limits, config, _process(adjust, env))
+
+
+def _with_devices(adjust: nri.ContainerAdjustment, cdi: Found) -> nri.ContainerAdjustment:
+    """Return the adjustment with what CDI devices change, which wins over what plugins have set."""
+    whole = nri.ContainerAdjustment()
+    whole.CopyFrom(adjust)
+    variables = {name for name, _ in cdi.env}
+    kept = [each for each in whole.env if each.key.removeprefix(REMOVAL) not in variables]
+    del whole.env[:]
+    whole.env.extend([*kept, *(nri.KeyValue(key=name, value=value) for name, value in dict(cdi.env).items())])
+    whole.mounts.extend(nri.Mount(**mount) for mount in cdi.mounts)
+    for device in cdi.devices:
+        node = whole.linux.devices.add(
+            path=device["path"], type=device["type"], major=device["major"], minor=device["minor"]
+        )
+        for name, target in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
+            if name in device:
+                target.value = device[name]
+    for point, hook in cdi.hooks:
+        _add_hook(whole.hooks, point, hook)
+    return whole
+
+
+def _add_hook(hooks: nri.Hooks, point: str, hook: Json) -> None:
+    name = next((name for name, of_oci in _HOOK_POINTS.items() if of_oci == point), "")
+    if not name:
+        raise FailedPrecondition(f"a CDI device has a hook {point!r}, which is no point in the life of a container")
+    added = getattr(hooks, name).add(path=hook["path"], args=hook["args"], env=hook["env"])
+    if "timeout" in hook:
+        added.timeout.value = hook["timeout"]
 
 
 def _refuse(adjust: nri.ContainerAdjustment) -> None:

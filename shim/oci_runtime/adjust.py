@@ -88,6 +88,11 @@ def _args(config: Json, change: list[str]) -> None:
     config["process"]["args"] = change
 
 
+def _groups(config: Json, change: list[int]) -> None:
+    user = config["process"].setdefault("user", {})
+    user["additionalGids"] = list(dict.fromkeys([*(user.get("additionalGids") or ()), *change]))
+
+
 def _mounts(config: Json, change: Json) -> None:
     changed = {*change["remove"], *(mount["destination"] for mount in change["set"])}
     kept = [mount for mount in config["mounts"] if mount["destination"] not in changed]
@@ -197,6 +202,7 @@ CHANGES: Mapping[str, Callable[[Json, Any], None]] = {
     "annotations": _annotations,
     "env": _env,
     "args": _args,
+    "additionalGids": _groups,
     "mounts": _mounts,
     "hooks": _hooks,
     "rlimits": _rlimits,

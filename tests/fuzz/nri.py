@@ -1,6 +1,9 @@
 """What NRI plugins send: frames and messages on their socket, and the changes of a container in an answer."""
 
+import json
 import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
@@ -12,7 +15,8 @@ from shim.nri import ttrpc, wire
 from shim.nri.merge import Adjustments
 from shim.nri.mux import PLUGIN, RUNTIME, Broken, frames
 from shim.nri.wire import Answered, Called, Wire
-from tests.fuzz.target import Target, pure
+from shim.oci.cdi import find
+from tests.fuzz.target import NESTED, Target, encoded, pure, shape
 
 
 def _wire(data: bytes) -> None:
@@ -43,6 +47,12 @@ def _answer(data: bytes) -> None:
     merged.add(answer, plugin="20-second")
 
 
+def _specification(data: bytes) -> None:
+    with TemporaryDirectory() as directory:
+        (Path(directory) / "a.yaml").write_bytes(data)
+        find(["v.com/c=d"], directories=[directory])
+
+
 def _message(connection: int, kind: int, content: bytes) -> bytes:
     return frames(connection, ttrpc.encode(ttrpc.Message(1, kind, content)))
 
@@ -63,6 +73,21 @@ CHANGE = nri.CreateContainerResponse(
     ),
     update=[nri.ContainerUpdate(container_id="d", ignore_failure=True)],
 ).SerializeToString()
+
+SPECIFICATION = {
+    "kind": "v.com/c",
+    "devices": [
+        {
+            "name": "d",
+            "containerEdits": {
+                "env": ["A=1"],
+                "deviceNodes": [{"path": "/dev/null"}],
+                "mounts": [{"hostPath": "/a", "containerPath": "/b"}],
+                "hooks": [{"hookName": "prestart", "path": "/h"}],
+            },
+        }
+    ],
+}
 
 TARGETS = (
     Target(
@@ -98,5 +123,14 @@ TARGETS = (
         declared=(FailedPrecondition,),
         open=pure(_answer),
         enormous=(lambda: CHANGE * 100,),
+    ),
+    Target(
+        name="nri-cdi",
+        corpus=[json.dumps(SPECIFICATION).encode()],
+        words=(b"!!timestamp", b"&a", b"*a", b"- ", b": ", b"containerEdits"),
+        declared=(FailedPrecondition,),
+        open=pure(_specification),
+        strategy=encoded(shape(SPECIFICATION)),
+        enormous=NESTED,
     ),
 )

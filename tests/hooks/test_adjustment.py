@@ -1,5 +1,6 @@
 """What plugins change of a new container: what Docker is asked for, what is ordered, and what is refused."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ EVERYTHING = {
 
 
 def test_there_is_a_case_of_each_kind() -> None:
-    assert EVERYTHING.keys() == CHANGES.keys()
+    assert EVERYTHING.keys() | {"additionalGids"} == CHANGES.keys()  # of CDI devices, below
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
@@ -119,7 +120,6 @@ def test_processes_of_exec_get_variables_and_limits() -> None:
 @pytest.mark.parametrize(
     ("answer", "field"),
     [
-        (adjust(CDI_devices=[nri.CDIDevice(name="v/c=d")]), "CDI_devices"),
         (linux(cgroups_path="/mine"), "linux.cgroups_path"),
         (resources(blockio_class=nri.OptionalString(value="fast")), "linux.resources.blockio_class"),
         (resources(memory=nri.LinuxMemory(kernel=nri.OptionalInt64(value=1))), "linux.resources.memory.kernel"),
@@ -128,6 +128,39 @@ def test_processes_of_exec_get_variables_and_limits() -> None:
 def test_what_is_not_possible_is_refused_by_its_name(answer: nri.CreateContainerResponse, field: str) -> None:
     with pytest.raises(FailedPrecondition, match=f"not possible with Docker: {field}: "):
         changes_of(answer.adjust, env=[])
+
+
+def test_cdi_devices_are_resolved(tmp_path: Path) -> None:
+    edits = {
+        "env": ["A=device", "D=1"],
+        "deviceNodes": [{"path": "/dev/gpu0", "type": "c", "major": 195, "minor": 7, "gid": 44}],
+        "mounts": [{"hostPath": "/usr/lib/gpu", "containerPath": "/lib/gpu", "options": ["ro"]}],
+        "hooks": [{"hookName": "createContainer", "path": "/bin/gpu", "args": ["gpu"]}],
+        "additionalGids": [44],
+    }
+    devices = [{"name": "0", "containerEdits": edits}]
+    (tmp_path / "gpu.json").write_text(json.dumps({"kind": "vendor.com/gpu", "devices": devices}))
+    answer = adjust(CDI_devices=[nri.CDIDevice(name="vendor.com/gpu=0")], env=[env("A", "plugin"), env("B", "plugin")])
+
+    changes = changes_of(answer.adjust, env=["A=before"], cdi_directories=[str(tmp_path)])
+
+    assert changes.config == {
+        "env": {"set": [["B", "plugin"], ["A", "device"], ["D", "1"]], "remove": []},
+        "mounts": {
+            "set": [{"destination": "/lib/gpu", "type": "bind", "source": "/usr/lib/gpu", "options": ["ro"]}],
+            "remove": [],
+        },
+        "devices": {
+            "set": [{"path": "/dev/gpu0", "type": "c", "major": 195, "minor": 7, "gid": 44}],
+            "remove": [],
+        },
+        "hooks": {"createContainer": [{"path": "/bin/gpu", "args": ["gpu"], "env": []}]},
+        "additionalGids": [44],
+    }
+    assert changes.process["env"]["A"] == ["before", "device"]
+    answer.adjust.CDI_devices[0].name = "vendor.com/gpu=1"
+    with pytest.raises(FailedPrecondition, match=r"CDI device vendor\.com/gpu=1: no specification in"):
+        changes_of(answer.adjust, env=[], cdi_directories=[str(tmp_path)])
 
 
 def fields(message: Any, prefix: str = "") -> Iterator[str]:

@@ -62,6 +62,13 @@ def test_arguments_are_replaced() -> None:
     assert adjusted(args=["run", "it"])["process"]["args"] == ["run", "it"]
 
 
+def test_groups_are_added() -> None:
+    config = copy.deepcopy(CONFIG)
+    config["process"]["user"] = {"uid": 1, "additionalGids": [4, 5]}
+    adjust(config, {"additionalGids": [5, 6]}, runtime="runc")
+    assert config["process"]["user"] == {"uid": 1, "additionalGids": [4, 5, 6]}
+
+
 def test_a_mount_comes_after_what_it_lies_in_and_before_what_lies_in_it() -> None:
     change = {"set": [{"destination": "/a", "type": "bind", "source": "/y", "options": ["ro"]}], "remove": ["/proc"]}
     assert [mount["destination"] for mount in adjusted(mounts=change)["mounts"]] == ["/a", "/a/b"]

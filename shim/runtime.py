@@ -35,6 +35,7 @@ from shim.logs.interface import ContainerLogs
 from shim.nri.plugins import Plugins as NriPlugins
 from shim.nri.plugins import no_plugins
 from shim.oci.user_namespaces import UserNamespaces
+from shim.own_exec.own_exec import OwnExec
 from shim.stats_cache import StatsCache
 from shim.streaming.backlog import Room
 from shim.streaming.patience import LooksByContainer
@@ -154,6 +155,8 @@ class Runtime:
     """Limits of containers that were changed since and that Docker has no field for."""
     user_namespaces: UserNamespaces
     """Whether pods can have them."""
+    own_exec: OwnExec
+    """Runs commands in containers without Docker, where it can."""
     cni: Cni
     host_fs: HostFs
     """Uses host paths, which may hang, in another process."""

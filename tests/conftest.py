@@ -19,6 +19,7 @@ from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
+from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -121,6 +122,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
         engine=engine,
         facts=facts,
         user_namespaces=UserNamespaces(facts),
+        own_exec=OwnExec(is_wanted=False),
         view=view,
         logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),

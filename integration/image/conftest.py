@@ -22,6 +22,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
+from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -49,6 +50,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         engine=client,
         facts=facts,
         user_namespaces=UserNamespaces(facts),
+        own_exec=OwnExec(is_wanted=False),
         view=view,
         logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),

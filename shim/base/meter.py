@@ -18,6 +18,7 @@ class Kind(Enum):
     CNI = ("plugin", "verb", "result")
     STREAM = ("kind", "result")
     NRI = ("plugin", "event", "result")
+    EXEC = ("way", "reason")  # until the command has begun; why docker runs it takes no time
     REFUSED = ("server", "reason")  # a connection; takes no time
 
 

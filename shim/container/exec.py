@@ -12,12 +12,15 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
+from shim.container.own_exec import begun
 from shim.container.pump import Output, inputs
 from shim.domain.errors import DeadlineExceeded, NotFound
 from shim.engine.answers import ExecInspect
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
+from shim.own_exec.own_exec import Request
 from shim.runtime import Runtime
+from shim.streaming.patience import Endless
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
@@ -55,6 +58,32 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     When the client goes away, or the session fails, the process is killed before the error is raised. One that Docker
     has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
     """
+    code = _by_own_exec(rt, task, streams)
+    return _by_docker(rt, task, streams) if code is None else code
+
+
+def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
+    """Run the command and return its exit code; None where Docker has to run it."""
+    request = Request(cmd=task.cmd, stdin=task.stdin, tty=task.tty, size=_known_size(streams))
+    with begun(rt, running_container(rt, container_id=task.container_id), request) as command:
+        if command is None:
+            return None
+
+        def resize(size: TerminalSize) -> None:
+            command.streams.resize(width=size.width, height=size.height)
+
+        # Nobody waits for this process but its client, so it waits for its client too.
+        output = Output(command.streams, streams, tty=task.tty, patience=Endless(), room=rt.backlogs)
+        try:
+            with inputs(command.streams, streams, resize=resize):
+                output.copy()
+            return command.wait()
+        except BaseException:
+            command.end()
+            raise
+
+
+def _by_docker(rt: Runtime, task: RemoteTask, streams: Streams) -> int:
     exec_id = rt.engine.create_exec(task.container_id, body=_body(rt, task))
     with first_process(rt, task.container_id) as first:
         try:
@@ -88,9 +117,11 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first
 
 def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
     """Return the size of the terminal if the client has sent it and Docker takes it: the first lines depend on it."""
-    if streams.resize is None or rt.engine.api_version < _WITH_SIZE:
-        return None
-    size = streams.resize.known()
+    return None if rt.engine.api_version < _WITH_SIZE else _known_size(streams)
+
+
+def _known_size(streams: Streams) -> tuple[int, int] | None:
+    size = None if streams.resize is None else streams.resize.known()
     return None if size is None else (size.width, size.height)
 
 

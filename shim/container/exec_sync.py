@@ -1,6 +1,7 @@
 """ExecSync."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
 from shim.api.v1 import api_pb2 as pb
@@ -15,12 +16,15 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
+from shim.container.own_exec import begun
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR, STDOUT
+from shim.own_exec.own_exec import Request
 from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
 
 OUTPUT_LIMIT = 16 << 20
 """Bytes kept of each stream, as with the other runtimes; the rest is read and dropped, so that the command ends."""
@@ -36,23 +40,66 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     Raise an error where Docker's exit code is not the command's (`exec_process.check_exit_code`).
     """
     record = running_container(rt, container_id=container_id)
-    output = {STDOUT: bytearray(), STDERR: bytearray()}
+    began = time.monotonic()
+    with deadline.bound(timeout) if timeout else nullcontext():
+        done = _by_own_exec(rt, record, cmd)
+    if done is not None:
+        return done
+    return _by_docker(rt, record.id, cmd, seconds=timeout - (time.monotonic() - began) if timeout else None)
+
+
+def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb.ExecSyncResponse | None:
+    """Return the response; None where Docker has to run the command."""
+    output = _Kept()
+    with begun(rt, record, Request(cmd=cmd)) as command:
+        if command is None:
+            return None
+        try:
+            output.take_all(command.streams.frames())
+            code = command.wait()
+        except BaseException as error:
+            known = command.end()
+            # It has ended in time; only what it left in the background still has its output open.
+            if known is None or not isinstance(error, DeadlineExceeded):
+                raise
+            code = known
+    return output.response(code)
+
+
+def _by_docker(rt: Runtime, container_id: str, cmd: Sequence[str], *, seconds: float | None) -> pb.ExecSyncResponse:
+    output = _Kept()
     ended: ExecInspect | None
-    with first_process(rt, record.id) as first:
-        with deadline.bound(timeout) if timeout else nullcontext():
-            exec_id = rt.engine.create_exec(record.id, body=exec_body(rt, cmd))
+    with first_process(rt, container_id) as first:
+        with nullcontext() if seconds is None else deadline.bound(seconds):
+            exec_id = rt.engine.create_exec(container_id, body=exec_body(rt, cmd))
             try:
                 with rt.engine.start_exec(exec_id) as stream:
-                    _collect(rt, stream, output, container_id=record.id)
-                ended = wait_ended(rt, exec_id, container_id=record.id)
+                    _collect(rt, stream, output, container_id=container_id)
+                ended = wait_ended(rt, exec_id, container_id=container_id)
             except BaseException as error:
-                ended = kill_after_failure(rt, exec_id, container_id=record.id, because=error)
+                ended = kill_after_failure(rt, exec_id, container_id=container_id, because=error)
                 if ended is None or not isinstance(error, DeadlineExceeded):
                     raise
-        check_exit_code(rt, ended, exec_id, container_id=record.id, first=first)
-    return pb.ExecSyncResponse(
-        stdout=bytes(output[STDOUT]), stderr=bytes(output[STDERR]), exit_code=exit_code(ended, exec_id)
-    )
+        check_exit_code(rt, ended, exec_id, container_id=container_id, first=first)
+    return output.response(exit_code(ended, exec_id))
+
+
+class _Kept:
+    """What is kept of the output of a command."""
+
+    def __init__(self) -> None:
+        self._kept = {STDOUT: bytearray(), STDERR: bytearray()}
+        self.pieces = 0
+        """So many have come."""
+
+    def take_all(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        for which, data in frames:
+            self.pieces += 1
+            kept = self._kept[which]
+            kept += data[: OUTPUT_LIMIT - len(kept)]
+
+    def response(self, code: int) -> pb.ExecSyncResponse:
+        return pb.ExecSyncResponse(stdout=bytes(self._kept[STDOUT]), stderr=bytes(self._kept[STDERR]), exit_code=code)
 
 
 def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
@@ -67,28 +114,17 @@ def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
     }
 
 
-def _collect(rt: Runtime, stream: ProcessStream, output: dict[int, bytearray], *, container_id: str) -> None:
+def _collect(rt: Runtime, stream: ProcessStream, output: _Kept, *, container_id: str) -> None:
     """Take all output.
 
     It may never end if the container does: then until none has come for RUNNING_CHECK_SECONDS after that.
     """
-    while True:
-        ran = last_known_running(rt, container_id)
-        ended, came = _collect_for_a_while(stream, output)
-        if ended or not (ran or came):
-            return
-
-
-def _collect_for_a_while(stream: ProcessStream, output: dict[int, bytearray]) -> tuple[bool, bool]:
-    """Take output for a while; return whether it has come to its end, and whether there was any."""
-    outer, came = deadline.current(), False
-    try:
-        with deadline.bound(RUNNING_CHECK_SECONDS):
-            for which, data in stream.frames():
-                came = True
-                kept = output[which]
-                kept += data[: OUTPUT_LIMIT - len(kept)]
-    except DeadlineExceeded:
-        outer.check("collect the output of an exec")
-        return False, came
-    return True, came
+    outer, pieces = deadline.current(), -1
+    while last_known_running(rt, container_id) or output.pieces != pieces:
+        pieces = output.pieces
+        try:
+            with deadline.bound(RUNNING_CHECK_SECONDS):
+                output.take_all(stream.frames())
+                return
+        except DeadlineExceeded:
+            outer.check("collect the output of an exec")

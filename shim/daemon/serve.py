@@ -63,6 +63,7 @@ from shim.node.cni_conf import prepare_cni_conf
 from shim.nri.plugins import Plugins as NriPlugins
 from shim.nri.plugins import Timeouts
 from shim.oci.user_namespaces import UserNamespaces
+from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, ImagePuller, Runtime
 from shim.sandbox.collect import collect_networks
 from shim.stats.disk import LayerMeter
@@ -328,6 +329,8 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
         ending.callback(deferred_checks.stop)
         tasks = TaskWatch()
         ending.callback(tasks.close)
+        own_exec = OwnExec(is_wanted=config.own_exec)
+        ending.callback(own_exec.stop)
         rt = Runtime(
             config=config,
             engine=engine,
@@ -337,6 +340,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
             user_namespaces=UserNamespaces(facts),
+            own_exec=own_exec,
             cni=cni,
             host_fs=host_fs,
             nri=NriPlugins(

@@ -56,6 +56,11 @@ class _State(msgspec.Struct):
     init_process_pid: int = 0
 
 
+def state_file(exec_root: Path, container_id: str) -> Path:
+    """Return the file in which runc keeps the state of a container."""
+    return exec_root / _CONTAINERS / container_id / _STATE
+
+
 class StartingTask:
     """A container whose start is under way. Thread-safe."""
 

@@ -83,6 +83,7 @@ def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str
         "logs": rt.logs.stats(),
         "userNamespaces": no_user_namespaces or "supported",
         "nri": _nri(rt),
+        "ownExec": rt.own_exec.state(),
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }
     return msgspec.json.encode(shown, enc_hook=str).decode()

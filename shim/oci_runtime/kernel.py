@@ -35,30 +35,30 @@ _RESOLVE_IN_ROOT = 0x10
 
 _CAPABILITIES_V3 = 0x20080522
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
-_libc.syscall.restype = ctypes.c_long
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+libc.syscall.restype = ctypes.c_long
 
 
 def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: bytes = b"") -> None:
     """Attach a file system, or do what `flags` say (man 2 mount)."""
-    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data or None)
-    _check(result, f"mount {kind or source} on {target}")
+    result = libc.mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data or None)
+    check(result, f"mount {kind or source} on {target}")
 
 
 def unmount(target: str) -> None:
     """Take the topmost mount off `target` at once, although it may be in use; EINVAL if there is none."""
-    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
+    check(libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
 
 
 def unshare(flags: int) -> None:
     """Move this process into new namespaces of these kinds."""
-    _check(_libc.unshare(flags), "unshare")
+    check(libc.unshare(flags), "unshare")
 
 
 def set_namespace(descriptor: int, kind: int) -> None:
     """Enter an open namespace."""
-    _check(_libc.setns(descriptor, kind), "setns")
+    check(libc.setns(descriptor, kind), "setns")
 
 
 def clone_tree(opened: int, *, recursive: bool = False) -> int:
@@ -67,13 +67,13 @@ def clone_tree(opened: int, *, recursive: bool = False) -> int:
     `recursive` takes along what is mounted below it.
     """
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    return _check(_call(_OPEN_TREE, opened, b"", flags), f"clone the mount of {os.readlink(f'/proc/self/fd/{opened}')}")
+    return check(call(_OPEN_TREE, opened, b"", flags), f"clone the mount of {os.readlink(f'/proc/self/fd/{opened}')}")
 
 
 def attach(tree: int, target: str) -> None:
     """Mount a copy that is attached nowhere."""
-    result = _call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
-    _check(result, f"attach a mount to {target}")
+    result = call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    check(result, f"attach a mount to {target}")
 
 
 def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
@@ -82,8 +82,8 @@ def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
     Mounts below its top keep their ids. `private` takes it out of mount propagation as well.
     """
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, MS_PRIVATE if private else 0, user_namespace)
-    result = _call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
-    _check(result, "map the ids of a mount")
+    result = call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+    check(result, "map the ids of a mount")
 
 
 @contextmanager
@@ -93,21 +93,21 @@ def file_ids(uid: int, gid: int) -> Iterator[None]:
     setfsuid(2) takes the capabilities on files away, so they are set again.
     """
     capabilities = _capabilities()
-    _libc.setfsgid(gid)
-    _libc.setfsuid(uid)
-    _set_capabilities(capabilities)
+    libc.setfsgid(gid)
+    libc.setfsuid(uid)
+    set_capabilities(capabilities)
     try:
         yield
     finally:
-        _libc.setfsuid(0)
-        _libc.setfsgid(0)
-        _set_capabilities(capabilities)
+        libc.setfsuid(0)
+        libc.setfsgid(0)
+        set_capabilities(capabilities)
 
 
 def open_inside(directory: int, path: str) -> int:
     """Return an O_PATH descriptor of what is at `path` below an open directory, and follow no link on the way."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
-    return _check(_call(_OPENAT2, directory, os.fsencode(path), how, len(how)), f"open {path}")
+    return check(call(_OPENAT2, directory, os.fsencode(path), how, len(how)), f"open {path}")
 
 
 class _Header(ctypes.Structure):
@@ -116,20 +116,23 @@ class _Header(ctypes.Structure):
 
 def _capabilities() -> ctypes.Array[ctypes.c_uint32]:
     sets = (ctypes.c_uint32 * 6)()
-    _check(_libc.capget(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capget")
+    check(libc.capget(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capget")
     return sets
 
 
-def _set_capabilities(sets: ctypes.Array[ctypes.c_uint32]) -> None:
-    _check(_libc.capset(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capset")
+def set_capabilities(sets: ctypes.Array[ctypes.c_uint32]) -> None:
+    """Set effective, permitted and inheritable capabilities, first the lower 32 of each set, then the higher."""
+    check(libc.capset(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capset")
 
 
-def _call(number: int, *arguments: int | bytes) -> int:
+def call(number: int, *arguments: int | bytes) -> int:
+    """Make a system call by its number; return what it returns, -1 for a failure."""
     words = (each if isinstance(each, bytes) else ctypes.c_long(each) for each in arguments)
-    return int(_libc.syscall(ctypes.c_long(number), *words))
+    return int(libc.syscall(ctypes.c_long(number), *words))
 
 
-def _check(result: int, what: str) -> int:
+def check(result: int, what: str) -> int:
+    """Return a result that is no failure; raise OSError, whose text begins with `what`, for one."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

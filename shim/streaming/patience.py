@@ -28,6 +28,15 @@ class Patience(Protocol):
         ...
 
 
+class Endless:
+    """Waits for the client as long as the session lasts."""
+
+    seconds = None
+
+    def waited(self, *, first: bool) -> None:
+        """Is never called: no wait ends before the session does."""
+
+
 LOOK_SECONDS = 5.0
 """Between two looks at a client for which a container waits: it cannot write meanwhile, not even to its log."""
 

@@ -237,9 +237,9 @@ def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
     wait_until(lambda: not rt.view.container(container).state.running)
-    output = {1: bytearray(), 2: bytearray()}
+    output = exec_sync_module._Kept()
     exec_sync_module._collect(rt, LateStream(20), output, container_id=container)
-    assert output[1] == b"x" * 20
+    assert output.response(0).stdout == b"x" * 20
 
 
 @pytest.fixture

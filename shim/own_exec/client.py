@@ -1,0 +1,273 @@
+"""The server's end of the exec program: it starts the program, sends it plans, and passes on what becomes of each.
+
+The program is replaced when it dies or does not answer. What it has started is killed with it, so that nothing runs on
+without its client.
+"""
+
+import itertools
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from shim.base import deadline
+from shim.base.child_process import ChildProcess
+from shim.base.heartbeat import Heartbeat
+from shim.base.wakeup import Waker
+from shim.domain.errors import ResourceExhausted, ShimError, Unavailable, reason_of
+from shim.own_exec import wire
+from shim.own_exec.plan import Plan, packed
+
+MAX_COMMANDS = 2048
+"""Commands that run at a time, each a process. Admission allows fewer."""
+_STOP_SECONDS = 1.0
+"""For the program to end once its socket was closed, and once it was killed."""
+
+log = structlog.get_logger(__name__)
+
+
+class NotBegun(Exception):
+    """Nothing of the command has run. The text is the step that failed, and why."""
+
+
+class Running:
+    """A command as the program reports it. Thread-safe."""
+
+    def __init__(self, number: int, changed: threading.Condition, kill: Callable[[int], None]) -> None:
+        self.number = number
+        self.pid = 0
+        """Of its process on the host, once it has begun."""
+        self.terminal = -1
+        """A descriptor of its terminal, once it has begun; its owner closes it."""
+        self.ended = Waker()
+        """Becomes readable when the command has ended, or nothing will be known of it."""
+        self.status: int | None = None
+        """As os.waitpid returns it, once it has ended."""
+        self._changed = changed
+        self._kill = kill
+        self._has_begun = False
+        self._failure = ""
+        self._lost = False
+
+    def wait_begun(self) -> None:
+        """Wait until its program is executed. Raise NotBegun where that fails, Cancelled or DeadlineExceeded."""
+        deadline.wait_for(
+            self._changed, lambda: self._has_begun or self._failure or self._lost, what="wait for the start of an exec"
+        )
+        if self._failure or not self._has_begun:
+            raise NotBegun(self._failure or "the exec program has ended")
+
+    def wait_ended(self, *, what: str, seconds: float | None = None) -> int | None:
+        """Wait for its end and return its status; None if it runs on after `seconds`.
+
+        Raise ShimError if nobody knows how it has ended, Cancelled or DeadlineExceeded, which name `what`.
+        """
+        deadline.wait_for(self._changed, lambda: self.status is not None or self._lost, what=what, limit=seconds)
+        if self._lost and self.status is None:
+            raise ShimError(f"{what}: the exec program has ended, so the exit code is not known")
+        return self.status
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it has ended, or nothing will be known of it."""
+        return self.status is not None or self._lost
+
+    def kill(self) -> None:
+        """Kill its process with the group that it leads, whether it has begun or not. Does not wait."""
+        self._kill(self.number)
+
+    # Called with the lock held.
+
+    def note_begun(self, pid: int, descriptors: Sequence[int]) -> None:
+        """Take note of its start."""
+        self._has_begun, self.pid = True, pid
+        for self.terminal in descriptors:
+            break
+
+    def note_failure(self, step: str, number: int) -> None:
+        """Take note that it does not begin."""
+        self._failure = f"{step or 'it was killed'}: {os.strerror(number)}" if number else step or "it was killed"
+
+    def note_end(self, status: int) -> None:
+        """Take note of its end."""
+        self.status = status
+        self.ended.wake()
+
+    def note_loss(self) -> None:
+        """Take note that the program has ended."""
+        self._lost = True
+        self.ended.wake()
+
+
+class ExecProgram:
+    """The program, started with the first command and again when it has died. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._running: dict[int, Running] = {}
+        self._process: ChildProcess | None = None
+        self._reader: threading.Thread | None = None
+        self._wake: Waker | None = None
+        self._heartbeat = Heartbeat()
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        """Return the pid of the program, 0 while there is none."""
+        process = self._process
+        return process.pid if process else 0
+
+    def ensure_started(self) -> int:
+        """Start the program unless it runs, and return its pid. Raise Unavailable."""
+        with self._changed:
+            return self._ensure_process().pid
+
+    def stop(self) -> None:
+        """End the program, and what it runs."""
+        with self._changed:
+            self._stopped = True
+            if self._process is not None:
+                self._process.socket.shutdown(socket.SHUT_RDWR)
+            reader = self._reader
+        if reader is not None:
+            reader.join(3 * _STOP_SECONDS)
+
+    def run(self, plan: Plan, descriptors: Sequence[int]) -> Running:
+        """Have the program run a command; `descriptors` stay the caller's.
+
+        Raise Unavailable where there is no program, ResourceExhausted when MAX_COMMANDS run.
+        """
+        content = _file_of(packed(plan))
+        try:
+            with self._changed:
+                process = self._ensure_process()
+                if len(self._running) >= MAX_COMMANDS:
+                    raise ResourceExhausted(f"exec: {MAX_COMMANDS} commands run already")
+                running = Running(next(self._numbers), self._changed, self._kill)
+                try:
+                    wire.send(process.socket, (running.number, wire.RUN), [content, *descriptors])
+                except OSError as error:
+                    raise Unavailable(f"exec: send to the exec program: {reason_of(error)}") from error
+                self._running[running.number] = running
+                if len(self._running) == 1 and self._wake is not None:
+                    self._wake.wake()  # pings are due from now on
+                return running
+        finally:
+            os.close(content)
+
+    def forget(self, running: Running) -> None:
+        """Forget a command that has ended, or that nobody waits for any more."""
+        with self._changed:
+            if self._running.pop(running.number, None) is not None and not running.has_ended:
+                self._tell(running.number, wire.KILL)
+        running.ended.close()
+
+    def _kill(self, number: int) -> None:
+        with self._changed:
+            if number in self._running:
+                self._tell(number, wire.KILL)
+
+    def _tell(self, number: int, verb: str) -> None:
+        if self._process is not None:
+            with suppress(OSError):  # it has ended, and what it ran with it
+                wire.send(self._process.socket, (number, verb))
+
+    def _ensure_process(self) -> ChildProcess:
+        if self._stopped:
+            raise Unavailable("the server is stopping")
+        if self._process is None:
+            try:
+                process = ChildProcess("shim.own_exec")
+                self._wake = Waker()
+                self._reader = threading.Thread(
+                    target=self._read, args=(process, self._wake), name="own-exec", daemon=True
+                )
+                self._reader.start()
+            except (OSError, RuntimeError) as error:
+                raise Unavailable(f"start the exec program: {error}") from error
+            self._process = process
+            self._heartbeat = self._heartbeat.of_next()
+        return self._process
+
+    # The rest runs in the reader.
+
+    def _read(self, process: ChildProcess, wake: Waker) -> None:
+        """Pass on what the program reports until it ends; kill it when it does not answer."""
+        poll = select.poll()
+        for source in (process.socket, wake):
+            poll.register(source, select.POLLIN)
+        try:
+            while True:
+                ready = {descriptor for descriptor, _ in poll.poll(self._milliseconds())}
+                if wake.fileno() in ready:
+                    wake.drain()
+                if process.socket.fileno() in ready:
+                    packet, descriptors = wire.receive(process.socket)
+                    if not packet:
+                        return
+                    self._take(packet, descriptors)
+                self._check_alive(process)
+        except OSError:
+            pass  # it ended before it had read all that was sent
+        finally:
+            wake.close()
+            self._lose(process)
+
+    def _milliseconds(self) -> float | None:
+        """Return how long to wait for a packet: a program that runs nothing is not asked whether it is alive."""
+        with self._changed:
+            return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._running else None
+
+    def _check_alive(self, process: ChildProcess) -> None:
+        with self._changed:
+            if not self._running:
+                return
+            if self._heartbeat.is_lost:
+                log.error("killing exec program: no answer", pid=process.pid)
+                process.kill()
+            elif self._heartbeat.is_ping_due:
+                self._heartbeat.note_ping()
+                self._tell(0, wire.PING)
+
+    def _take(self, packet: tuple[Any, ...], descriptors: Sequence[int]) -> None:
+        number, verb, *details = packet
+        with self._changed:
+            self._heartbeat.note_answer()
+            running = self._running.get(number)
+            if running is None:
+                for each in descriptors:
+                    os.close(each)
+                return
+            if verb == wire.STARTED:
+                running.note_begun(details[0], descriptors)
+            elif verb == wire.FAILED:
+                running.note_failure(*details)
+            elif verb == wire.ENDED:
+                running.note_end(details[0])
+            self._changed.notify_all()
+
+    def _lose(self, process: ChildProcess) -> None:
+        with self._changed:
+            self._process = None
+            for running in self._running.values():
+                running.note_loss()
+            self._running.clear()
+            self._changed.notify_all()
+            process.socket.close()
+            if not self._stopped:
+                log.warning("exec program ended", pid=process.pid)
+        process.reap(seconds=_STOP_SECONDS)
+
+
+def _file_of(content: bytes) -> int:
+    """Return a descriptor of a file in memory: a plan is longer than a packet may be."""
+    descriptor = os.memfd_create("plan", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

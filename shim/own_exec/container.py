@@ -1,0 +1,371 @@
+"""What a process in a container must be like: read from what runc was told, and from what it inherits.
+
+containerd leaves the container's `config.json` in its bundle, and runc keeps `state.json`. Both are root's. What they
+say is what `docker exec` goes by too, so nothing that the container's own processes have changed since counts.
+"""
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shim.base.atomic_files import read_regular
+from shim.base.proc import lines, value_of
+from shim.domain.errors import reason_of
+from shim.engine.tasks import STATE_LIMIT, state_file
+from shim.own_exec import kernel
+
+# fmt: off
+_CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+)
+# fmt: on
+"""By number: linux/capability.h."""
+_CAPABILITY = {f"CAP_{name}": 1 << number for number, name in enumerate(_CAPABILITIES)}
+
+_NAMESPACES = {
+    "ipc": 0x08000000,
+    "uts": 0x04000000,
+    "net": 0x40000000,
+    "pid": 0x20000000,
+    "cgroup": 0x02000000,
+    "mnt": 0x00020000,
+    "user": 0x10000000,
+}
+"""Kinds by their names in /proc, in the order in which they are entered: in the user namespace of the container a
+process has no right to enter what is the host's."""
+USER_NAMESPACE = "user"
+
+_KNOWN_PROCESS = frozenset(
+    {
+        "user",
+        "args",
+        "env",
+        "cwd",
+        "terminal",
+        "consoleSize",
+        "capabilities",
+        "noNewPrivileges",
+        "rlimits",
+        "oomScoreAdj",
+        "apparmorProfile",
+        "selinuxLabel",
+    }
+)
+_KNOWN_USER = frozenset({"uid", "gid", "additionalGids", "umask", "username"})
+_KNOWN_LINUX = frozenset(
+    {
+        "sysctl",
+        "resources",
+        "cgroupsPath",
+        "namespaces",
+        "devices",
+        "seccomp",
+        "maskedPaths",
+        "readonlyPaths",
+        "mountLabel",
+        "rootfsPropagation",
+        "uidMappings",
+        "gidMappings",
+        "netDevices",
+    }
+)
+"""Fields of config.json that this way of exec honours, or that mean nothing for an exec."""
+
+_SECURITY_MODULES = Path("/sys/kernel/security/lsm")
+_WITHOUT_LABELS = frozenset({"capability", "lockdown", "yama", "landlock", "bpf", "integrity", "safesetid", "loadpin"})
+_APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
+_SELINUX = Path("/sys/fs/selinux/enforce")
+
+_DEFAULT_UMASK = 0o022
+_STATUS_BYTES = 1 << 16
+
+
+_RUNTIMES = frozenset({"runc", "oci-runtime"})
+"""Names of runc, and of the server's OCI runtime (`shim.oci_runtime`), which executes it."""
+
+
+class Unsuited(Exception):
+    """A process in this container cannot be made equal to one of runc's.
+
+    `reason` is one of few words, for a metric; the text says more.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _User(msgspec.Struct, rename="camel"):
+    uid: int = 0
+    gid: int = 0
+    additional_gids: list[int] | None = None
+    umask: int | None = None
+
+
+class _Limit(msgspec.Struct):
+    type: str
+    soft: int
+    hard: int
+
+
+class _Process(msgspec.Struct, rename="camel"):
+    user: _User
+    cwd: str
+    env: list[str] | None = None
+    terminal: bool = False
+    capabilities: dict[str, list[str] | None] | None = None
+    no_new_privileges: bool = False
+    rlimits: list[_Limit] | None = None
+    oom_score_adj: int | None = None
+    apparmor_profile: str = ""
+    selinux_label: str = ""
+
+
+class _StateConfig(msgspec.Struct):
+    labels: list[str] | None = None
+
+
+class _State(msgspec.Struct):
+    init_process_pid: int
+    init_process_start: int
+    cgroup_paths: dict[str, str]
+    config: _StateConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What is known of a running container, for as long as its first process is the same."""
+
+    id: str
+    pid: int
+    """Of its first process."""
+    began: int
+    """When that process began, in ticks of the kernel."""
+    cgroup_paths: Mapping[str, str]
+    """Directories by controller, as runc has them; of version 2 under the empty name."""
+    process: _Process
+    seccomp: bytes
+    """JSON of the profile; empty for none."""
+    user_namespace_base: tuple[int, int] | None
+    """The host's uid and gid of root in its user namespace; None in the host's."""
+    limits: Mapping[int, tuple[int, int]]
+    niceness: int
+    processors: frozenset[int]
+    io_priority: int
+    shim_capabilities: int
+    """The bounding set of containerd's shim."""
+    runc: Path
+    """The program that has made it."""
+
+    def is_alive(self) -> bool:
+        """Return whether its first process is there still, and its pid not another process's."""
+        try:
+            return _began(self.pid) == self.began
+        except (OSError, ValueError, IndexError):
+            return False
+
+    @property
+    def has_terminal(self) -> bool:
+        """Return whether its first process has a terminal."""
+        return self.process.terminal
+
+    @property
+    def umask(self) -> int:
+        """Return the umask of a process."""
+        umask = self.process.user.umask
+        return _DEFAULT_UMASK if umask is None else umask
+
+    def capabilities(self, which: str) -> int:
+        """Return a set of capabilities, such as `bounding`, as a mask of their numbers."""
+        names = (self.process.capabilities or {}).get(which) or ()
+        return sum({_CAPABILITY.get(name, 0) for name in names})
+
+    def open_control_groups(self) -> Iterator[int]:
+        """Open `cgroup.procs` of each of its control groups, where a process joins them."""
+        for directory in self.cgroup_paths.values():
+            yield os.open(f"{directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def is_frozen(self) -> bool:
+        """Return whether its control group is frozen: a process that joins it would stop there."""
+        unified, freezer = self.cgroup_paths.get(""), self.cgroup_paths.get("freezer")
+        if freezer is not None:
+            return _word(Path(freezer, "freezer.state")) != b"THAWED"
+        return unified is not None and _word(Path(unified, "cgroup.freeze")) == b"1"
+
+
+def namespaces_of(pid: int) -> list[tuple[str, int]]:
+    """Return path and kind of the namespaces of a process that an exec enters, in order."""
+    entered = []
+    for name, kind in _NAMESPACES.items():
+        path = f"/proc/{pid}/ns/{name}"
+        if name == USER_NAMESPACE and _is_own(name, pid):
+            continue  # the kernel does not let a process enter the one where it is
+        entered.append((path, kind))
+    return entered
+
+
+def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container:
+    """Read what is known of a running container whose first process is `pid`.
+
+    Raise Unsuited where an exec has to be Docker's.
+    """
+    try:
+        state = msgspec.json.decode(_file(state_file(exec_root, container_id)), type=_State)
+        if state.init_process_pid != pid or _began(pid) != state.init_process_start:
+            raise Unsuited("state", f"runc has process {state.init_process_pid}, docker {pid}")
+        bundle = _bundle(state)
+        config = msgspec.json.decode(_file(bundle / "config.json"))
+        _check_known(config)
+        process = msgspec.convert(config["process"], _Process)
+        linux = config["linux"]
+        seccomp = linux.get("seccomp")
+        _check_security_modules(process)
+        shim = _parent(pid)
+        return Container(
+            id=container_id,
+            pid=pid,
+            began=state.init_process_start,
+            cgroup_paths=state.cgroup_paths,
+            process=process,
+            seccomp=msgspec.json.encode(seccomp) if seccomp else b"",
+            user_namespace_base=_user_namespace_base(pid),
+            limits=_limits(process, shim=shim),
+            niceness=os.getpriority(os.PRIO_PROCESS, shim),
+            processors=frozenset(os.sched_getaffinity(shim)),
+            io_priority=kernel.io_priority(shim),
+            shim_capabilities=_check_unconfined(shim, what="containerd-shim"),
+            runc=_runc(bundle, shim=shim),
+        )
+    except OSError as error:
+        raise Unsuited("state", f"read what runc was told: {reason_of(error)}") from error
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise Unsuited("state", f"what runc was told cannot be read: {error}") from error
+
+
+def check_same_rights(container: Container, *, program: int) -> None:
+    """Raise Unsuited if the program has less rights than what starts the container's processes."""
+    has = _check_unconfined(program, what="the exec program")
+    if container.shim_capabilities & ~has:
+        raise Unsuited("confined", "the exec program may not have all capabilities that containers have")
+
+
+def _file(path: Path) -> bytes:
+    return read_regular(path, most=STATE_LIMIT)
+
+
+def _word(path: Path) -> bytes:
+    try:
+        return path.read_bytes().strip()
+    except OSError:
+        return b""
+
+
+def _bundle(state: _State) -> Path:
+    for label in state.config.labels or ():
+        name, _, value = label.partition("=")
+        if name == "bundle":
+            return Path(value)
+    raise Unsuited("state", "runc does not name the bundle")
+
+
+def _runc(bundle: Path, *, shim: int) -> Path:
+    """Return the program runc that has made the container, by itself or executed by the server's OCI runtime."""
+    named = Path((_file(bundle / "runtime") or b"runc").decode().strip())
+    if named.name not in _RUNTIMES:
+        raise Unsuited("runtime", f"its OCI runtime is {named}")
+    if named.name == "runc" and named.is_absolute():
+        return named
+    environment = dict(each.partition(b"=")[::2] for each in _file(Path(f"/proc/{shim}/environ")).split(b"\0"))
+    found = shutil.which("runc", path=os.fsdecode(environment.get(b"PATH", b"")))
+    if found is None:
+        raise Unsuited("runtime", "runc is not in the PATH of containerd's shim")
+    return Path(found)
+
+
+def _began(pid: int) -> int:
+    # proc(5): fields count from behind the name, which may hold blanks, parentheses and line ends.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+def _check_known(config: Mapping[str, Any]) -> None:
+    process, linux = config["process"], config["linux"]
+    unknown = {name for name, value in process.items() if value} - _KNOWN_PROCESS
+    unknown |= {name for name, value in process["user"].items() if value} - _KNOWN_USER
+    unknown |= {name for name, value in linux.items() if value} - _KNOWN_LINUX
+    unknown |= {f"namespace {each['type']}" for each in linux["namespaces"] if each["type"] == "time"}
+    if unknown:
+        raise Unsuited("field", f"config.json has {', '.join(sorted(unknown))}")
+
+
+def _check_security_modules(process: _Process) -> None:
+    if process.apparmor_profile and _word(_APPARMOR) == b"Y":
+        raise Unsuited("security module", "AppArmor confines it")
+    if process.selinux_label and _SELINUX.exists():
+        raise Unsuited("security module", "SELinux confines it")
+    others = set(_word(_SECURITY_MODULES).decode().split(",")) - _WITHOUT_LABELS - {"", "apparmor", "selinux"}
+    if others:
+        raise Unsuited("security module", f"the kernel has {', '.join(sorted(others))}")
+
+
+def _check_unconfined(pid: int, *, what: str) -> int:
+    """Return the bounding set of a process. Raise Unsuited if it gives restrictions on to what it starts."""
+    with Path(f"/proc/{pid}/status").open("rb") as file:
+        status = file.read(_STATUS_BYTES)
+    if value_of(status, b"NoNewPrivs") != b"0" or value_of(status, b"Seccomp") != b"0":
+        raise Unsuited("confined", f"{what} has a seccomp filter or may not gain privileges")
+    return int(value_of(status, b"CapBnd"), 16)
+
+
+def _parent(pid: int) -> int:
+    """Return the pid of containerd's shim, which is the parent of a container's first process."""
+    with Path(f"/proc/{pid}/status").open("rb") as file:
+        parent = int(value_of(file.read(_STATUS_BYTES), b"PPid"))
+    with Path(f"/proc/{parent}/comm").open("rb") as file:
+        if not file.read().startswith(b"containerd-shim"):
+            raise Unsuited("shim", f"the container's parent {parent} is not containerd's shim")
+    return parent
+
+
+def _limits(process: _Process, *, shim: int) -> dict[int, tuple[int, int]]:
+    limits = {number: resource.prlimit(shim, number) for number in range(16)}
+    for limit in process.rlimits or ():
+        number = getattr(resource, limit.type, None)
+        if not isinstance(number, int):
+            raise Unsuited("field", f"config.json has limit {limit.type}")
+        limits[number] = (_signed(limit.soft), _signed(limit.hard))
+    return limits
+
+
+def _signed(value: int) -> int:
+    """Return a limit as Python has it: -1 for none."""
+    return resource.RLIM_INFINITY if value == (1 << 64) - 1 else value
+
+
+def _user_namespace_base(pid: int) -> tuple[int, int] | None:
+    """Return the host's ids of root in the user namespace of a process; None where that is the server's own."""
+    if _is_own(USER_NAMESPACE, pid):
+        return None
+    return _host_root(Path(f"/proc/{pid}/uid_map")), _host_root(Path(f"/proc/{pid}/gid_map"))
+
+
+def _host_root(mapping: Path) -> int:
+    for line in lines(mapping.read_bytes()):
+        inside, host, _ = map(int, line.split())
+        if inside == 0:
+            return host
+    raise Unsuited("namespace", "its user namespace has no root")
+
+
+def _is_own(namespace: str, pid: int) -> bool:
+    return os.stat(f"/proc/{pid}/ns/{namespace}").st_ino == os.stat(f"/proc/self/ns/{namespace}").st_ino  # noqa: PTH116

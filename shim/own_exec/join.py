@@ -1,0 +1,253 @@
+"""The way of one command into its container, in a process that was forked for it.
+
+Two processes go it. The first one enters the container's namespaces and takes the identity of the command. It stays
+outside the container's PID namespace, where no process of the container can see it. Then it forks the second one, which
+is born inside, and has no more rights than the command itself: nobody inside can trace a process that is still the
+host's root, not even with CAP_SYS_PTRACE.
+
+After a namespace was entered, nothing may be imported or loaded here: it would come from the container's image. And no
+descriptor of the host may be left in the second process, except for the command's own streams (CVE-2016-9962,
+CVE-2024-21626).
+
+When a step fails, nothing of the command has run. The report names the step.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import stat
+import struct
+import termios
+from collections.abc import Iterator, Sequence
+
+from shim.oci_runtime.kernel import set_namespace
+from shim.own_exec import kernel, report
+from shim.own_exec.plan import Plan
+
+STREAMS = 3
+"""Standard streams of a process."""
+_REPORT = STREAMS
+"""The descriptor of the report, once all others are closed."""
+_ALL_DESCRIPTORS = 0x7FFFFFFF
+
+_CLONE_NEWUSER = 0x10000000
+_PTMX = os.makedev(5, 2)
+_GET_PEER = 0x5441
+"""ioctl TIOCGPTPEER: open the other end of a terminal without a path."""
+_UNLOCK = 0x40045431
+"""ioctl TIOCSPTLCK: let the other end of a terminal be opened."""
+
+_PASSWD = b"/etc/passwd"
+_PASSWD_BYTES = 1 << 20
+"""Most bytes read of the container's file."""
+_PASSWD_FIELDS = 7
+
+
+class Join:
+    """The steps of one command, in their order."""
+
+    def __init__(self, plan: Plan, descriptors: Sequence[int], reports: int) -> None:
+        """`descriptors` are the streams, the namespaces and the control groups; `reports` takes what is reported."""
+        kinds = len(plan.namespaces)
+        self._plan = plan
+        self._streams = descriptors[:STREAMS]
+        self._namespaces = list(zip(descriptors[STREAMS : STREAMS + kinds], plan.namespaces, strict=True))
+        self._control_groups = descriptors[STREAMS + kinds :]
+        self._reports = reports
+        self._environment = dict(_pairs(plan.environment))
+        self._is_moved = False
+        self._terminal = -1
+
+    def go(self) -> None:
+        """Go the way to its end. Does not return."""
+        name = b""
+        try:
+            for step in (
+                self._inherit,
+                self._own_pipes,
+                self._join_control_groups,
+                self._enter_namespaces,
+                self._open_terminal,
+                self._place_streams,
+                self._join_keyring,
+                self._move,
+                self._find_home,
+                self._filter_early,
+                self._take_identity,
+                self._fork,
+                self._execute,
+            ):
+                name = step.__name__.encode()
+                step()
+        except OSError as failure:
+            report.failure(self._reports, name, failure.errno or 0)
+        finally:
+            os._exit(0)
+
+    def _inherit(self) -> None:
+        """Take what runc would inherit from the containerd-shim, while the host's root may still do so."""
+        plan = self._plan
+        kernel.end_with_parent()
+        os.setpriority(os.PRIO_PROCESS, 0, plan.niceness)
+        kernel.set_io_priority(plan.io_priority)
+        os.sched_setaffinity(0, plan.processors)
+        for number, limits in plan.limits.items():
+            resource.setrlimit(number, limits)
+        _set_oom_score_adjustment(plan.oom_score_adjustment)
+        os.umask(plan.umask)
+        # Python ignores them, and what is ignored stays so in the program that is executed.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _own_pipes(self) -> None:
+        """Let the command open its streams again by `/dev/stdout`."""
+        for stream in self._streams:
+            if stat.S_ISFIFO(os.fstat(stream).st_mode):
+                os.fchown(stream, *self._plan.pipe_owner)
+
+    def _join_control_groups(self) -> None:
+        for group in self._control_groups:
+            os.write(group, b"0")
+
+    def _enter_namespaces(self) -> None:
+        for descriptor, kind in self._namespaces:
+            set_namespace(descriptor, kind)
+        if _CLONE_NEWUSER in self._plan.namespaces:
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+
+    def _open_terminal(self) -> None:
+        """Make a terminal of the container's own, so that the command finds it below /dev/pts."""
+        if self._plan.terminal is None:
+            return
+        main = os.open(b"/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        found = os.fstat(main)
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _PTMX:
+            raise OSError(errno.ENOTTY, "")
+        fcntl.ioctl(main, _UNLOCK, struct.pack("i", 0))
+        self._terminal = fcntl.ioctl(main, _GET_PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        os.fchown(self._terminal, self._plan.uid, -1)
+        width, height = self._plan.terminal
+        if width and height:
+            fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        report.terminal(self._reports, main)
+
+    def _place_streams(self) -> None:
+        """Put the streams into their places, and close everything else."""
+        streams = (self._terminal,) * STREAMS if self._plan.terminal is not None else self._streams
+        # First away from the places: one of them may lie there already.
+        kept = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _REPORT + 1) for each in (*streams, self._reports)]
+        for place, descriptor in enumerate(kept):
+            os.dup2(descriptor, place, inheritable=place < STREAMS)
+        self._reports = _REPORT
+        os.closerange(_REPORT + 1, _ALL_DESCRIPTORS)
+
+    def _join_keyring(self) -> None:
+        if self._plan.keyring:
+            kernel.join_session_keyring(self._plan.keyring)
+
+    def _move(self) -> None:
+        """Go to the working directory as root; the command's user may not reach it, as under runc."""
+        try:
+            os.chdir(self._plan.directory)
+        except PermissionError:
+            return
+        self._is_moved = True
+
+    def _find_home(self) -> None:
+        """Set HOME from the container's file, as runc does."""
+        if self._environment.get(b"HOME"):
+            return
+        self._environment[b"HOME"] = _home(self._plan.uid)
+
+    def _filter_early(self) -> None:
+        """Install the filter while that is a privilege, unless the command may do so itself."""
+        if not self._plan.no_new_privileges:
+            self._filter()
+
+    def _filter(self) -> None:
+        if self._plan.filter:
+            kernel.install_filter(self._plan.filter, flags=self._plan.filter_flags)
+
+    def _take_identity(self) -> None:
+        plan = self._plan
+        for capability in range(kernel.LAST_CAPABILITY + 1):
+            if not plan.bounding >> capability & 1:
+                kernel.drop_from_bounding_set(capability)
+        kernel.keep_capabilities(True)
+        os.setgroups(plan.groups)
+        os.setresgid(plan.gid, plan.gid, plan.gid)
+        os.setresuid(plan.uid, plan.uid, plan.uid)
+        kernel.keep_capabilities(False)
+        if not self._is_moved:
+            os.chdir(plan.directory)
+        os.getcwd()  # ENOENT where it is outside the root (CVE-2024-21626)
+        kernel.set_process_capabilities(
+            effective=plan.effective, permitted=plan.permitted, inheritable=plan.inheritable, ambient=plan.ambient
+        )
+        if plan.no_new_privileges:
+            kernel.forbid_new_privileges()
+
+    def _fork(self) -> None:
+        if kernel.fork_sibling():
+            os._exit(0)
+        os.setsid()
+        if self._plan.terminal is not None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        kernel.end_with_parent()
+
+    def _execute(self) -> None:
+        program = self._program()
+        if self._plan.no_new_privileges:
+            self._filter()
+        report.ready(self._reports)
+        os.execve(program, self._plan.arguments, self._environment)
+
+    def _program(self) -> bytes:
+        """Return the file to execute. What is unusual is left to runc, which has its own rules and messages."""
+        name = self._plan.arguments[0]
+        if b"/" in name:
+            return name
+        for directory in self._environment.get(b"PATH", b"").split(b":"):
+            if not directory.startswith(b"/"):
+                break
+            candidate = directory + b"/" + name
+            try:
+                mode = os.stat(candidate).st_mode
+            except OSError:
+                continue
+            if stat.S_ISREG(mode) and mode & 0o111:
+                return candidate
+        raise FileNotFoundError(errno.ENOENT, "")
+
+
+def _set_oom_score_adjustment(wanted: int | None) -> None:
+    adjustment = os.open(b"/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    # To write what it is already may take a right that this process does not have.
+    if wanted is not None and int(os.read(adjustment, 16)) != wanted:
+        os.write(adjustment, b"%d" % wanted)
+
+
+def _pairs(environment: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    for line in environment:
+        name, _, value = line.partition(b"=")
+        yield name, value
+
+
+def _home(uid: int) -> bytes:
+    """Return the home of a user as the container's file has it; `/` where it has none."""
+    wanted = b"%d" % uid
+    try:
+        descriptor = os.open(_PASSWD, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b"/"
+    content = os.read(descriptor, _PASSWD_BYTES)
+    os.close(descriptor)
+    for line in content.split(b"\n"):
+        fields = line.split(b":")
+        if len(fields) >= _PASSWD_FIELDS and wanted in (fields[0], fields[2]):
+            return fields[5]
+    return b"/"

@@ -1,0 +1,316 @@
+"""Exec without Docker: which containers it suits, and the start of a command in one."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+import shim.own_exec
+from shim.base import deadline, meter
+from shim.base.lru_cache import LruCache
+from shim.base.process import ProcessHandle
+from shim.domain.errors import ResourceExhausted, ShimError, Unavailable, reason_of
+from shim.own_exec import kernel
+from shim.own_exec.client import ExecProgram, NotBegun, Running
+from shim.own_exec.command import STDERR, STDOUT, Streams
+from shim.own_exec.container import Container, Unsuited, check_same_rights, namespaces_of, read_container
+from shim.own_exec.filters import Filters
+from shim.own_exec.plan import Plan
+
+KNOWN_CONTAINERS = 2000
+"""Containers of which it is remembered what their processes are like."""
+
+KILL_SECONDS = 1.0
+"""How long the end of a command is waited for that is killed: the kernel does it at once, unless the command hangs."""
+FILTER_SECONDS = 30.0
+"""For runc to make a filter: it takes some 0.1 s."""
+START_SECONDS = 30.0
+"""For a command to begin: its program may be on a slow volume."""
+
+_READ_FILTER = Path(shim.own_exec.__file__).with_name("read_filter.py")
+_EVERY_CAPABILITY = (1 << kernel.LAST_CAPABILITY + 1) - 1
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command as the CRI asks for it."""
+
+    cmd: Sequence[str]
+    stdin: bool = False
+    tty: bool = False
+    size: tuple[int, int] | None = None
+    """Width and height of the terminal, if they are known at the start."""
+
+
+@dataclass(slots=True)
+class _Refused:
+    count: int = 0
+    text: str = ""
+
+
+class Command:
+    """A command that has begun."""
+
+    def __init__(self, running: Running, streams: Streams, *, what: str) -> None:
+        self.streams = streams
+        self._running = running
+        self._what = what
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code, 128 + n for one that signal n has ended.
+
+        Raise ShimError if nobody knows it, Cancelled or DeadlineExceeded.
+        """
+        status = self._running.wait_ended(what=f"wait for the end of {self._what}")
+        assert status is not None  # noqa: S101 - the wait has no limit
+        return _exit_code(status)
+
+    def end(self) -> int | None:
+        """Kill the command with its process group, and wait KILL_SECONDS for that, whatever the scope is.
+
+        Return its exit code if it had ended by itself before, else None.
+        """
+        if self._running.status is not None:
+            return _exit_code(self._running.status)
+        self._running.kill()
+        with suppress(ShimError), deadline.shielded(KILL_SECONDS):
+            self._running.wait_ended(what=self._what, seconds=KILL_SECONDS)
+        return None
+
+
+class OwnExec:
+    """Runs commands in containers by the exec program. Thread-safe."""
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        """Run nothing unless `is_wanted`."""
+        self._is_wanted = is_wanted
+        self._program = ExecProgram()
+        self._containers: LruCache[str, Container] = LruCache(capacity=KNOWN_CONTAINERS)
+        self._filters = Filters(self._compile)
+        self._lock = threading.Lock()
+        self._run = 0
+        self._refused: dict[str, _Refused] = {}
+        """By reason."""
+
+    def stop(self) -> None:
+        """End the program and what it runs."""
+        self._program.stop()
+
+    @contextmanager
+    def begun(self, container_id: str, request: Request, *, exec_root: str, pid: int) -> Iterator[Command | None]:
+        """Run a command for the block, in a running container whose first process is `pid`.
+
+        Yield None where Docker has to run it: nothing of it has run then. The command is killed at the end of the
+        block if it still runs. Raise Cancelled, DeadlineExceeded, and ResourceExhausted where no descriptor is free.
+        """
+        began = time.monotonic()
+        try:
+            container = self._container(container_id, exec_root=exec_root, pid=pid)
+            plan = self._plan(container, request)
+        except Unsuited as unsuited:
+            self._refuse(container_id, unsuited)
+            yield None
+            return
+        try:
+            streams = Streams(stdin=request.stdin, tty=request.tty)
+        except OSError as error:
+            raise ResourceExhausted(f"exec in container {container_id}: {reason_of(error)}") from error
+        try:
+            try:
+                running = self._start(container, plan, streams)
+            except Unsuited as unsuited:
+                self._refuse(container_id, unsuited)
+                yield None
+                return
+            try:
+                with self._lock:
+                    self._run += 1
+                meter.report(meter.Kind.EXEC, "own", "", seconds=time.monotonic() - began)
+                yield Command(running, streams, what=f"exec of {request.cmd[0]} in container {container_id}")
+            finally:
+                self._program.forget(running)
+        finally:
+            streams.release()
+
+    def state(self) -> dict[str, object]:
+        """Return how many commands were run, and how many were left to Docker by reason with the latest text."""
+        with self._lock:
+            refused = {reason: {"count": each.count, "latest": each.text} for reason, each in self._refused.items()}
+            return {"run": self._run, "leftToDocker": refused}
+
+    def _refuse(self, container_id: str, unsuited: Unsuited) -> None:
+        with self._lock:
+            refused = self._refused.setdefault(unsuited.reason, _Refused())
+            refused.count += 1
+            refused.text = str(unsuited)
+        meter.report(meter.Kind.EXEC, "docker", unsuited.reason, seconds=0.0)
+        log.debug("leaving exec to docker", container=container_id, reason=unsuited.reason, error=unsuited)
+
+    def _container(self, container_id: str, *, exec_root: str, pid: int) -> Container:
+        if not self._is_wanted:
+            raise Unsuited("setting", "the setting own_exec is off")
+        if not kernel.KNOWN_MACHINE:
+            raise Unsuited("machine", f"the processor is {kernel.MACHINE}")
+        if not exec_root or not pid:
+            raise Unsuited("state", "it is not known where runc has its state")
+        known = self._containers.get(container_id)
+        if known is None or known.pid != pid:
+            known = read_container(container_id, exec_root=Path(exec_root), pid=pid)
+            self._containers.put(container_id, known, weight=1)
+        if known.is_frozen():
+            raise Unsuited("paused", "it is paused")
+        try:
+            check_same_rights(known, program=self._program.ensure_started())
+        except (OSError, Unavailable) as error:
+            raise Unsuited("program", str(error)) from error
+        return known
+
+    def _plan(self, container: Container, request: Request) -> Plan:
+        if container.has_terminal and not request.tty:
+            raise Unsuited("terminal", "its environment has what Docker adds for a terminal")
+        process, base = container.process, container.user_namespace_base
+        uid = process.user.uid
+        filter_ = self._filters.of(container)
+        return Plan(
+            arguments=[os.fsencode(each) for each in request.cmd],
+            environment=[os.fsencode(each) for each in _environment(container, request)],
+            directory=os.fsencode(process.cwd or "/"),
+            uid=uid,
+            gid=process.user.gid,
+            groups=process.user.additional_gids or [],
+            bounding=container.capabilities("bounding"),
+            effective=container.capabilities("effective"),
+            permitted=container.capabilities("permitted"),
+            inheritable=container.capabilities("inheritable"),
+            ambient=container.capabilities("ambient"),
+            no_new_privileges=process.no_new_privileges,
+            filter=filter_.instructions,
+            filter_flags=filter_.flags,
+            limits=dict(container.limits),
+            oom_score_adjustment=process.oom_score_adj,
+            umask=container.umask,
+            niceness=container.niceness,
+            processors=sorted(container.processors),
+            io_priority=container.io_priority,
+            keyring=b"_ses." + container.id.encode(),
+            pipe_owner=(uid, -1) if base is None else (base[0] + uid, base[1]),
+            terminal=(request.size or (0, 0)) if request.tty else None,
+            namespaces=[],
+        )
+
+    def _start(self, container: Container, plan: Plan, streams: Streams) -> Running:
+        """Start a command. Raise Unsuited where nothing of it has begun."""
+        opened: list[int] = []
+        try:
+            with ProcessHandle(container.pid) as first:
+                kinds = []
+                for path, kind in namespaces_of(container.pid):
+                    opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                    kinds.append(kind)
+                opened += container.open_control_groups()
+                if first.has_ended() or not container.is_alive():
+                    raise Unsuited("ended", "it has ended")
+            plan = plan._replace(namespaces=kinds)
+            running = self._program.run(plan, [*streams.theirs, *opened])
+        except OSError as error:
+            raise Unsuited("join", f"open what is to be entered: {reason_of(error)}") from error
+        except Unavailable as error:
+            raise Unsuited("program", str(error)) from error
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+        try:
+            with deadline.bound(START_SECONDS):
+                running.wait_begun()
+        except NotBegun as failure:
+            self._program.forget(running)
+            raise Unsuited("join", str(failure)) from failure
+        except BaseException:
+            self._program.forget(running)
+            raise
+        streams.begin(running, what=f"exec in container {container.id}")
+        return running
+
+    def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:
+        """Return what `read_filter` prints. The exec program runs it, since the server itself may be confined."""
+        plan = _on_host([sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)])
+        streams = Streams(stdin=True, tty=False)
+        try:
+            running = self._program.run(plan, streams.theirs)
+            try:
+                with deadline.bound(FILTER_SECONDS):
+                    return _printed(running, streams, profile)
+            finally:
+                self._program.forget(running)
+        finally:
+            streams.release()
+
+
+def _printed(running: Running, streams: Streams, given: bytes) -> bytes:
+    try:
+        running.wait_begun()
+    except NotBegun as failure:
+        raise Unsuited("seccomp", f"read the filter: {failure}") from failure
+    streams.begin(running, what="read a seccomp filter of runc")
+    streams.write(given)
+    streams.close_stdin()
+    output = {STDOUT: b"", STDERR: b""}
+    for number, piece in streams.frames():
+        output[number] += piece
+    status = running.wait_ended(what="read a seccomp filter of runc")
+    if status:
+        last = output[STDERR].decode(errors="replace").strip().rpartition("\n")[2]
+        raise Unsuited("seccomp", f"read the filter: exit code {_exit_code(status)}: {last}")
+    return output[STDOUT]
+
+
+def _on_host(command: Sequence[str]) -> Plan:
+    """Return the plan for a program of the server's on the host, with all rights that the exec program has."""
+    return Plan(
+        arguments=[os.fsencode(each) for each in command],
+        environment=[b"HOME=/"],
+        directory=b"/",
+        uid=0,
+        gid=0,
+        groups=[],
+        bounding=_EVERY_CAPABILITY,
+        effective=0,
+        permitted=0,
+        inheritable=0,
+        ambient=0,
+        no_new_privileges=False,
+        filter=b"",
+        filter_flags=0,
+        limits={},
+        oom_score_adjustment=None,
+        umask=0o077,
+        niceness=0,
+        processors=sorted(os.sched_getaffinity(0)),
+        io_priority=0,
+        keyring=b"",
+        pipe_owner=(-1, -1),
+        terminal=None,
+        namespaces=[],
+    )
+
+
+def _environment(container: Container, request: Request) -> list[str]:
+    """Return the environment as Docker has it for an exec: the container's, and TERM for a terminal."""
+    environment = list(container.process.env or ())
+    if not request.tty or any(each.startswith("TERM=") for each in environment):
+        return environment
+    place = next((index + 1 for index, each in enumerate(environment) if each.startswith("HOSTNAME=")), 0)
+    return [*environment[:place], "TERM=xterm", *environment[place:]]
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

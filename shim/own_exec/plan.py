@@ -1,0 +1,60 @@
+"""What the program is told of one command: the plan, and the descriptors that come with it."""
+
+import marshal
+from typing import Any, NamedTuple
+
+
+class Plan(NamedTuple):
+    """How a process is made equal to one that runc starts in the container. Numbers are the host's unless said."""
+
+    arguments: list[bytes]
+    environment: list[bytes]
+    """`NAME=value`, in order."""
+    directory: bytes
+    """The working directory, as seen in the container."""
+    uid: int
+    gid: int
+    """Inside the container's user namespace; `groups` too."""
+    groups: list[int]
+    bounding: int
+    effective: int
+    permitted: int
+    inheritable: int
+    ambient: int
+    """Sets of capabilities: masks of their numbers, capabilities(7)."""
+    no_new_privileges: bool
+    filter: bytes
+    """The seccomp filter as BPF; empty for none."""
+    filter_flags: int
+    limits: dict[int, tuple[int, int]]
+    """Soft and hard limit by number, getrlimit(2)."""
+    oom_score_adjustment: int | None
+    """None to keep the present one."""
+    umask: int
+    niceness: int
+    processors: list[int]
+    io_priority: int
+    keyring: bytes
+    """Name of the session keyring; empty to keep the present one."""
+    pipe_owner: tuple[int, int]
+    """uid and gid; -1 for no change."""
+    terminal: tuple[int, int] | None
+    """Width and height of the terminal in characters, (0, 0) where they are not known; None for no terminal."""
+    namespaces: list[int]
+    """Kinds of the namespaces to enter, in order: flags of clone(2). Their descriptors come behind the streams', and
+    those of `cgroup.procs` of each control group behind them."""
+
+
+def packed(plan: Plan) -> bytes:
+    """Return the plan for a program of the same Python."""
+    return marshal.dumps(tuple(plan))
+
+
+def unpacked(content: bytes) -> Plan:
+    """Return what `packed` has packed."""
+    return Plan(*loads(content))
+
+
+def loads(content: bytes) -> Any:
+    """Return what marshal has packed: from the server, which is the same installation and as trusted."""
+    return marshal.loads(content)  # noqa: S302 - as above

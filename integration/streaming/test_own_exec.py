@@ -1,13 +1,21 @@
 """The server's own exec gives the process that Docker's would give, and Docker does what it cannot."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from integration.conftest import Images, Served
-from integration.pods.kubelet import Kubelet, in_context, secured
+from integration.pods.kubelet import Kubelet, in_context, secured, unused_name
+from integration.pods.test_user_namespaces import features, own_users
+from integration.streaming.leftovers import processes
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 FACTS = """
@@ -29,16 +37,22 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
     assert served.snapshot() == before
 
 
-def by_docker(served: Served, container_id: str, *cmd: str) -> str:
+def by_docker(served: Served, container_id: str, *cmd: str, tty: bool = False) -> str:
     """Run a command as `docker exec` does."""
     api = served.engine.api
-    made = api.exec_create(container_id, list(cmd))
-    output: bytes = api.exec_start(made, detach=False, stream=False, socket=False, demux=False)
+    made = api.exec_create(container_id, list(cmd), tty=tty)["Id"]
+    output = api.exec_start(made)
+    assert isinstance(output, bytes)
     return output.decode()
 
 
+def seconds_of_sleep() -> str:
+    """Return how long `sleep` sleeps in one test, by which its process is found."""
+    return f"600.{int(unused_name('')[1:], 16)}"
+
+
 def left_to_docker(served: Served) -> dict[str, Any]:
-    """Return how many execs Docker had to do, by reason."""
+    """Return the execs that Docker had to do, by reason."""
     answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
     state = json.loads(answer.info["config"])["ownExec"]
     return dict(state["leftToDocker"])
@@ -76,6 +90,125 @@ def test_a_process_is_like_dockers(served: Served, kubelet: Kubelet, context: st
         pytest.skip("privileged containers fail here on Docker 20.10")
     pod = kubelet.pod(**in_context(namespace_options=options, privileged=bool(fields.get("privileged"))))
     container = kubelet.started(pod, **secured(**({"namespace_options": options} | fields)))
+    before = left_to_docker(served)
     own = served.cri.exec(container, "sh", "-c", FACTS).stdout.decode()
-    assert left_to_docker(served) == {}
+    assert left_to_docker(served) == before
     assert own.split("\n") == by_docker(served, container, "sh", "-c", FACTS).split("\n")
+
+
+def test_a_process_in_a_user_namespace_is_like_dockers(served: Served, kubelet: Kubelet) -> None:
+    wait_until(lambda: features(served).user_namespaces, seconds=10)
+    options = own_users()
+    pod = kubelet.pod(**in_context(namespace_options=options))
+    for user in (0, 1000):
+        container = kubelet.started(pod, **secured(namespace_options=options, run_as_user=pb.Int64Value(value=user)))
+        before = left_to_docker(served)
+        own = served.cri.exec(container, "sh", "-c", FACTS + "echo again > /dev/stdout").stdout.decode()
+        assert left_to_docker(served) == before
+        by_hand = by_docker(served, container, "sh", "-c", FACTS + "echo again > /dev/stdout")
+        assert own.split("\n") == by_hand.split("\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["/no/such/program"], 127),
+        (["no-such-program"], 127),
+        (["/etc"], 126),
+        (["/etc/passwd"], 126),
+    ],
+)
+def test_a_command_that_cannot_begin_fails_as_dockers(
+    served: Served, kubelet: Kubelet, command: list[str], code: int
+) -> None:
+    container = kubelet.started(kubelet.pod())
+    done = served.cri.exec(container, *command)
+    assert done.exit_code == code
+    assert command[0] in (done.stdout + done.stderr).decode()
+    assert "join" in left_to_docker(served)
+
+
+@pytest.mark.parametrize("code", [0, 1, 126, 127, 128, 255])
+def test_an_exit_code_is_the_commands(served: Served, kubelet: Kubelet, code: int) -> None:
+    container = kubelet.started(kubelet.pod())
+    assert served.cri.exec(container, "sh", "-c", f"exit {code}").exit_code == code
+
+
+@pytest.mark.parametrize("number", [1, 6, 9, 15])
+def test_a_signal_is_an_exit_code(served: Served, kubelet: Kubelet, number: int) -> None:
+    container = kubelet.started(kubelet.pod())
+    assert served.cri.exec(container, "sh", "-c", f"kill -{number} $$").exit_code == 128 + number
+
+
+def test_a_container_that_is_paused_is_left_to_docker(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    served.engine.api.pause(container)
+    try:
+        with pytest.raises(grpc.RpcError, match="paused"):
+            served.cri.exec(container, "true")
+    finally:
+        served.engine.api.unpause(container)
+    assert served.cri.exec(container, "true").exit_code == 0
+
+
+def test_nothing_of_an_exec_is_dockers(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    marker = seconds_of_sleep()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(served.cri.exec, container, "sleep", marker, timeout=60)
+        try:
+            wait_until(lambda: processes(marker))
+            assert not served.engine.api.inspect_container(container)["ExecIDs"]
+            assert any(marker in " ".join(row) for row in served.engine.api.top(container)["Processes"])
+        finally:
+            for pid in processes(marker):
+                os.kill(pid, signal.SIGKILL)
+        assert running.result().exit_code == 137
+
+
+def test_what_a_timeout_ends_is_gone_with_its_children(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    marker = seconds_of_sleep()
+    with pytest.raises(grpc.RpcError) as failure:
+        served.cri.exec(container, "sh", "-c", f"sleep {marker} & sleep {marker}", timeout=1)
+    assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    wait_until(lambda: not processes(marker))
+
+
+def test_an_exec_ends_with_a_server_that_is_killed(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    marker = seconds_of_sleep()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(served.cri.exec, container, "sleep", marker, timeout=60)
+        wait_until(lambda: processes(marker))
+        served.server.kill()
+        try:
+            wait_until(lambda: not processes(marker))
+            assert isinstance(running.exception(), grpc.RpcError)
+        finally:
+            served.revive()
+
+
+def test_an_exec_program_that_dies_is_replaced(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    marker = seconds_of_sleep()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(served.cri.exec, container, "sleep", marker, timeout=60)
+        wait_until(lambda: processes(marker))
+        os.kill(exec_program(served), signal.SIGKILL)
+        with pytest.raises(grpc.RpcError, match="the exec program has ended"):
+            running.result()
+    wait_until(lambda: not processes(marker))
+    before = left_to_docker(served)
+    assert served.cri.exec(container, "true").exit_code == 0
+    assert left_to_docker(served) == before
+
+
+def exec_program(served: Served) -> int:
+    """Return the pid of the server's exec program."""
+    return next(
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if path.read_text().rpartition(")")[2].split()[1] == str(served.server.daemon.pid)
+        and b"own_exec" in (path.parent / "cmdline").read_bytes()
+    )

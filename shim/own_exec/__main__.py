@@ -1,5 +1,7 @@
 """The program that joins containers: `python __main__.py DESCRIPTOR`, a socket to the server.
 
+With `listen` in its place, systemd has handed over a socket on which the server is to be accepted.
+
 It forks for each command (`join`), and waits for what it has forked. The server's own process never enters a namespace.
 """
 
@@ -9,6 +11,8 @@ import sys
 
 # Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+LISTEN = "listen"
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -32,9 +36,9 @@ def main() -> None:
     """Run the program."""
     if not os.readlink("/proc/self/exe").startswith("/memfd:"):
         _execute_sealed_copy()
-    from shim.own_exec.program import Program  # noqa: PLC0415 - only where it is needed
+    from shim.own_exec.program import Program, accepted  # noqa: PLC0415 - only where it is needed
 
-    Program(int(sys.argv[1])).run()
+    Program(accepted() if sys.argv[1] == LISTEN else int(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

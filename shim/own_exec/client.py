@@ -7,10 +7,12 @@ without its client.
 import itertools
 import os
 import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,6 +27,10 @@ from shim.own_exec.plan import Plan, packed
 
 MAX_COMMANDS = 2048
 """Commands that run at a time, each a process. Admission allows fewer."""
+SERVICE_SOCKET = Path("/run/pydockershim-exec.sock")
+"""Where systemd listens for the program: pydockershim-exec.socket."""
+_HELLO_SECONDS = 10.0
+"""For the program to begin; it takes a tenth of a second."""
 _STOP_SECONDS = 1.0
 """For the program to end once its socket was closed, and once it was killed."""
 
@@ -104,29 +110,59 @@ class Running:
         self.ended.wake()
 
 
+class _Service:
+    """The program as systemd runs it for its socket: a server whose own unit is hardened cannot start it itself."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect. OSError."""
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self.pid = 0
+        """Known once the program has said it."""
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def reap(self, *, seconds: float) -> None:
+        """Do nothing: it is systemd's child, which starts it again for the next connection."""
+
+
 class ExecProgram:
     """The program, started with the first command and again when it has died. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, service: Path = SERVICE_SOCKET) -> None:
+        """Use the program behind the socket `service` if that exists, or start a child."""
+        self._service = service
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
-        self._process: ChildProcess | None = None
+        self._process: ChildProcess | _Service | None = None
+        self._status: bytes | None = None
         self._reader: threading.Thread | None = None
         self._wake: Waker | None = None
         self._heartbeat = Heartbeat()
         self._stopped = False
 
-    @property
-    def pid(self) -> int:
-        """Return the pid of the program, 0 while there is none."""
-        process = self._process
-        return process.pid if process else 0
-
-    def ensure_started(self) -> int:
-        """Start the program unless it runs, and return its pid. Raise Unavailable."""
+    def status(self) -> bytes:
+        """Return the program's /proc/self/status; start it if it does not run. Raise Unavailable."""
         with self._changed:
-            return self._ensure_process().pid
+            self._ensure_process()
+            deadline.wait_for(
+                self._changed,
+                lambda: self._status is not None or self._process is None,
+                what="wait for the exec program",
+                limit=_HELLO_SECONDS,
+            )
+            if self._status is None:
+                raise Unavailable("the exec program has not begun")
+            return self._status
 
     def stop(self) -> None:
         """End the program, and what it runs."""
@@ -178,12 +214,12 @@ class ExecProgram:
             with suppress(OSError):  # it has ended, and what it ran with it
                 wire.send(self._process.socket, (number, verb))
 
-    def _ensure_process(self) -> ChildProcess:
+    def _ensure_process(self) -> ChildProcess | _Service:
         if self._stopped:
             raise Unavailable("the server is stopping")
         if self._process is None:
             try:
-                process = ChildProcess("shim.own_exec")
+                process = self._connected()
                 self._wake = Waker()
                 self._reader = threading.Thread(
                     target=self._read, args=(process, self._wake), name="own-exec", daemon=True
@@ -192,12 +228,16 @@ class ExecProgram:
             except (OSError, RuntimeError) as error:
                 raise Unavailable(f"start the exec program: {error}") from error
             self._process = process
+            self._status = None
             self._heartbeat = self._heartbeat.of_next()
         return self._process
 
+    def _connected(self) -> ChildProcess | _Service:
+        return _Service(self._service) if self._service.is_socket() else ChildProcess("shim.own_exec")
+
     # The rest runs in the reader.
 
-    def _read(self, process: ChildProcess, wake: Waker) -> None:
+    def _read(self, process: ChildProcess | _Service, wake: Waker) -> None:
         """Pass on what the program reports until it ends; kill it when it does not answer."""
         poll = select.poll()
         for source in (process.socket, wake):
@@ -211,7 +251,7 @@ class ExecProgram:
                     packet, descriptors = wire.receive(process.socket)
                     if not packet:
                         return
-                    self._take(packet, descriptors)
+                    self._take(process, packet, descriptors)
                 self._check_alive(process)
         except OSError:
             pass  # it ended before it had read all that was sent
@@ -224,7 +264,7 @@ class ExecProgram:
         with self._changed:
             return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._running else None
 
-    def _check_alive(self, process: ChildProcess) -> None:
+    def _check_alive(self, process: ChildProcess | _Service) -> None:
         with self._changed:
             if not self._running:
                 return
@@ -235,10 +275,13 @@ class ExecProgram:
                 self._heartbeat.note_ping()
                 self._tell(0, wire.PING)
 
-    def _take(self, packet: tuple[Any, ...], descriptors: Sequence[int]) -> None:
+    def _take(self, process: ChildProcess | _Service, packet: tuple[Any, ...], descriptors: Sequence[int]) -> None:
         number, verb, *details = packet
         with self._changed:
             self._heartbeat.note_answer()
+            if verb == wire.HELLO:
+                self._note_hello(process, *details)
+                return
             running = self._running.get(number)
             if running is None:
                 for each in descriptors:
@@ -252,7 +295,13 @@ class ExecProgram:
                 running.note_end(details[0])
             self._changed.notify_all()
 
-    def _lose(self, process: ChildProcess) -> None:
+    def _note_hello(self, process: ChildProcess | _Service, pid: int, status: bytes) -> None:
+        if isinstance(process, _Service):
+            process.pid = pid
+        self._status = status
+        self._changed.notify_all()
+
+    def _lose(self, process: ChildProcess | _Service) -> None:
         with self._changed:
             self._process = None
             for running in self._running.values():

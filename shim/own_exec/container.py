@@ -17,6 +17,7 @@ import msgspec
 from shim.base.atomic_files import read_regular
 from shim.base.proc import lines, value_of
 from shim.domain.errors import reason_of
+from shim.engine.runc import ORDERED_RUNTIME
 from shim.engine.tasks import STATE_LIMIT, state_file
 from shim.own_exec import kernel
 
@@ -91,8 +92,9 @@ _DEFAULT_UMASK = 0o022
 _STATUS_BYTES = 1 << 16
 
 
-_RUNTIMES = frozenset({"runc", "oci-runtime"})
-"""Names of runc, and of the server's OCI runtime (`shim.oci_runtime`), which executes it."""
+_RUNC = "runc"
+_EXECUTE_RUNC = frozenset({"oci-runtime", ORDERED_RUNTIME})
+"""Names of the server's OCI runtime, and of the script that Docker makes for its arguments, without what follows."""
 
 
 class Unsuited(Exception):
@@ -244,7 +246,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
             niceness=os.getpriority(os.PRIO_PROCESS, shim),
             processors=frozenset(os.sched_getaffinity(shim)),
             io_priority=kernel.io_priority(shim),
-            shim_capabilities=_check_unconfined(shim, what="containerd-shim"),
+            shim_capabilities=_check_unconfined(_status(shim), what="containerd-shim"),
             runc=_runc(bundle, shim=shim),
         )
     except OSError as error:
@@ -253,8 +255,8 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
         raise Unsuited("state", f"what runc was told cannot be read: {error}") from error
 
 
-def check_same_rights(container: Container, *, program: int) -> None:
-    """Raise Unsuited if the program has less rights than what starts the container's processes."""
+def check_same_rights(container: Container, *, program: bytes) -> None:
+    """Raise Unsuited if the program, by its /proc/<pid>/status, has less rights than what starts the container's."""
     has = _check_unconfined(program, what="the exec program")
     if container.shim_capabilities & ~has:
         raise Unsuited("confined", "the exec program may not have all capabilities that containers have")
@@ -282,12 +284,12 @@ def _bundle(state: _State) -> Path:
 def _runc(bundle: Path, *, shim: int) -> Path:
     """Return the program runc that has made the container, by itself or executed by the server's OCI runtime."""
     named = Path((_file(bundle / "runtime") or b"runc").decode().strip())
-    if named.name not in _RUNTIMES:
-        raise Unsuited("runtime", f"its OCI runtime is {named}")
-    if named.name == "runc" and named.is_absolute():
+    if named.name == _RUNC and named.is_absolute():
         return named
+    if named.name != _RUNC and named.name.partition(".")[0] not in _EXECUTE_RUNC:
+        raise Unsuited("runtime", f"its OCI runtime is {named}")
     environment = dict(each.partition(b"=")[::2] for each in _file(Path(f"/proc/{shim}/environ")).split(b"\0"))
-    found = shutil.which("runc", path=os.fsdecode(environment.get(b"PATH", b"")))
+    found = shutil.which(_RUNC, path=os.fsdecode(environment.get(b"PATH", b"")))
     if found is None:
         raise Unsuited("runtime", "runc is not in the PATH of containerd's shim")
     return Path(found)
@@ -318,19 +320,21 @@ def _check_security_modules(process: _Process) -> None:
         raise Unsuited("security module", f"the kernel has {', '.join(sorted(others))}")
 
 
-def _check_unconfined(pid: int, *, what: str) -> int:
+def _check_unconfined(status: bytes, *, what: str) -> int:
     """Return the bounding set of a process. Raise Unsuited if it gives restrictions on to what it starts."""
-    with Path(f"/proc/{pid}/status").open("rb") as file:
-        status = file.read(_STATUS_BYTES)
     if value_of(status, b"NoNewPrivs") != b"0" or value_of(status, b"Seccomp") != b"0":
         raise Unsuited("confined", f"{what} has a seccomp filter or may not gain privileges")
     return int(value_of(status, b"CapBnd"), 16)
 
 
+def _status(pid: int) -> bytes:
+    with Path(f"/proc/{pid}/status").open("rb") as file:
+        return file.read(_STATUS_BYTES)
+
+
 def _parent(pid: int) -> int:
     """Return the pid of containerd's shim, which is the parent of a container's first process."""
-    with Path(f"/proc/{pid}/status").open("rb") as file:
-        parent = int(value_of(file.read(_STATUS_BYTES), b"PPid"))
+    parent = int(value_of(_status(pid), b"PPid"))
     with Path(f"/proc/{parent}/comm").open("rb") as file:
         if not file.read().startswith(b"containerd-shim"):
             raise Unsuited("shim", f"the container's parent {parent} is not containerd's shim")

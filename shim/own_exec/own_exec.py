@@ -168,7 +168,7 @@ class OwnExec:
         if known.is_frozen():
             raise Unsuited("paused", "it is paused")
         try:
-            check_same_rights(known, program=self._program.ensure_started())
+            check_same_rights(known, program=self._program.status())
         except (OSError, Unavailable) as error:
             raise Unsuited("program", str(error)) from error
         return known

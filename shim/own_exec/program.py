@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +17,10 @@ from typing import NoReturn
 from shim.own_exec import kernel, report, wire
 from shim.own_exec.join import Join
 from shim.own_exec.plan import unpacked
+
+_HANDED_OVER = 3
+_CREDENTIALS = struct.Struct("iII")
+"""struct ucred: pid, uid, gid."""
 
 
 class _Command:
@@ -70,6 +75,8 @@ class Program:
         # Nothing is to be collected, and no page to be copied for it, in the processes that are forked.
         gc.disable()
         gc.freeze()
+        with open("/proc/self/status", "rb") as status:
+            self._tell(0, wire.HELLO, os.getpid(), status.read())
         while True:
             for descriptor, _ in self._poll.poll():
                 action = self._actions.get(descriptor)
@@ -203,6 +210,17 @@ class Program:
         """Send to the server, which reads all the time. Once it has ended, the end of its socket is read next."""
         with suppress(OSError):
             wire.send(self._server, packet, descriptors)
+
+
+def accepted() -> int:
+    """Accept the server on the socket that systemd has handed over, sd_listen_fds(3), and return the connection."""
+    with socket.socket(fileno=_HANDED_OVER) as listener:
+        while True:
+            server, _ = listener.accept()
+            credentials = server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if _CREDENTIALS.unpack(credentials)[1] == 0:
+                return server.detach()
+            server.close()
 
 
 def _join(descriptors: Sequence[int], reports: int) -> NoReturn:

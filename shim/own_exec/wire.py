@@ -13,9 +13,10 @@ MOST_DESCRIPTORS = 64
 
 RUN, KILL, PING = "run", "kill", "ping"
 """To the program. RUN comes with descriptors, of the plan first; the others have none."""
-STARTED, FAILED, ENDED, PONG = "started", "failed", "ended", "pong"
-"""From the program: (STARTED, pid) with a descriptor of the terminal where there is one; (FAILED, step, errno) for a
-command of which nothing has run; (ENDED, status) as os.waitpid returns it."""
+HELLO, STARTED, FAILED, ENDED, PONG = "hello", "started", "failed", "ended", "pong"
+"""From the program: (HELLO, pid, content of /proc/self/status) at first; (STARTED, pid), with a descriptor of the
+terminal where there is one; (FAILED, step, errno) for a command of which nothing has run; (ENDED, status), as
+os.waitpid returns it."""
 
 
 def send(connected: socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = (), *, flags: int = 0) -> None:

@@ -159,6 +159,9 @@ bench-fifty: venv ## a pod of fifty containers beside Docker's own floor, ARGS="
 bench-building: venv ## a node that builds: calls about images beside Docker's own, ARGS="--engine E --images N" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.building $(ARGS)
 
+bench-exec: venv ## what an exec costs beside Docker's and runc's, ARGS="--engine E --rounds N" (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.exec $(ARGS)
+
 bench-leads: venv ## times of Docker alone, with and without what could be left out of the start of a pod (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.leads $(ARGS)
 

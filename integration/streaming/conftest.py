@@ -48,13 +48,15 @@ class Kubectl:
             env=self.environ(),
         )
 
-    def begin(self, *arguments: str, stdin: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-        """Start it, with pipes."""
+    def begin(
+        self, *arguments: str, stdin: int = subprocess.PIPE, stdout: int = subprocess.PIPE
+    ) -> "subprocess.Popen[bytes]":
+        """Start it, with pipes unless the caller has others."""
         return subprocess.Popen(
             self.command(*arguments),
             bufsize=0,  # `communicate` would not know of what a buffer of Python's holds
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env=self.environ(),
         )

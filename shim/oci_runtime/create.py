@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from shim.base import proc
 from shim.oci_runtime import kernel
 from shim.oci_runtime.adjust import adjust
-from shim.oci_runtime.layers import OVERLAY, Layers, covered, layers_of, mapped_clone, read_only_options
+from shim.oci_runtime.layers import OVERLAY, Layers, covered, file_ids, layers_of, mapped_clone, read_only_options
 from shim.oci_runtime.order import Json, Order, OrderError, UserNamespace
 from shim.oci_runtime.user_namespace import Pod, mapping_of, pod_of
 
@@ -164,7 +164,7 @@ def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespac
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
         kernel.mount("tmpfs", PLACE, kind="tmpfs", data=b"mode=711")
         os.mkdir(ROOTFS, _MODE)
-        with covered(layers, tree), kernel.file_ids(wanted.uid, wanted.gid):
+        with covered(layers, tree), file_ids(wanted.uid, wanted.gid):
             # Mounted by the root of the container: the kernel makes the work directory with the ids of the mounter.
             kernel.mount("overlay", ROOTFS, kind="overlay", data=layers.options)
         copy = _clone_of(ROOTFS)

@@ -3,8 +3,6 @@
 import ctypes
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
@@ -22,6 +20,7 @@ _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_RDONLY = 1
 _MOUNT_ATTR_IDMAP = 0x100000
 
 _OPEN_TREE = 428
@@ -86,9 +85,14 @@ def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
     check(result, "map the ids of a mount")
 
 
-@contextmanager
-def file_ids(uid: int, gid: int) -> Iterator[None]:
-    """Reach files as these ids of the host inside the block, with all capabilities that root has.
+def forbid_writes(tree: int) -> None:
+    """Make a copy that is attached nowhere read-only, also for root."""
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    check(call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes)), "make a mount read-only")
+
+
+def set_file_ids(uid: int, gid: int) -> None:
+    """Reach files as these ids of the host from now on, with all capabilities that this process has.
 
     setfsuid(2) takes the capabilities on files away, so they are set again.
     """
@@ -96,12 +100,6 @@ def file_ids(uid: int, gid: int) -> Iterator[None]:
     libc.setfsgid(gid)
     libc.setfsuid(uid)
     set_capabilities(capabilities)
-    try:
-        yield
-    finally:
-        libc.setfsuid(0)
-        libc.setfsgid(0)
-        set_capabilities(capabilities)
 
 
 def open_inside(directory: int, path: str) -> int:

@@ -67,6 +67,16 @@ def _relative_to(upper: list[bytes], mount: Mount) -> str:
 
 
 @contextmanager
+def file_ids(uid: int, gid: int) -> Iterator[None]:
+    """Reach files as these ids of the host inside the block, with all capabilities that root has."""
+    kernel.set_file_ids(uid, gid)
+    try:
+        yield
+    finally:
+        kernel.set_file_ids(0, 0)
+
+
+@contextmanager
 def covered(layers: Layers, tree: int) -> Iterator[None]:
     """Cover the directory of layers by an id-mapped clone inside the block, and make it the working directory."""
     kernel.attach(tree, layers.directory)

@@ -12,19 +12,24 @@ CVE-2024-21626).
 When a step fails, nothing of the command has run. The report names the step.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
 import resource
-import signal
 import stat
 import struct
 import termios
-from collections.abc import Iterator, Sequence
 
 from shim.oci_runtime.kernel import set_namespace
 from shim.own_exec import kernel, report
-from shim.own_exec.plan import Plan
+
+TYPE_CHECKING = False  # typing would be copied with each fork
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shim.own_exec.plan import Plan
 
 STREAMS = 3
 """Standard streams of a process."""
@@ -56,7 +61,7 @@ class Join:
         self._namespaces = list(zip(descriptors[STREAMS : STREAMS + kinds], plan.namespaces, strict=True))
         self._control_groups = descriptors[STREAMS + kinds :]
         self._reports = reports
-        self._environment = dict(_pairs(plan.environment))
+        self._environment = dict(plan.environment)
         self._is_moved = False
         self._terminal = -1
 
@@ -97,10 +102,6 @@ class Join:
             resource.setrlimit(number, limits)
         _set_oom_score_adjustment(plan.oom_score_adjustment)
         os.umask(plan.umask)
-        # Python ignores them, and what is ignored stays so in the program that is executed.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _own_pipes(self) -> None:
         """Let the command open its streams again by `/dev/stdout`."""
@@ -229,12 +230,6 @@ def _set_oom_score_adjustment(wanted: int | None) -> None:
     # To write what it is already may take a right that this process does not have.
     if wanted is not None and int(os.read(adjustment, 16)) != wanted:
         os.write(adjustment, b"%d" % wanted)
-
-
-def _pairs(environment: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    for line in environment:
-        name, _, value = line.partition(b"=")
-        yield name, value
 
 
 def _home(uid: int) -> bytes:

@@ -3,15 +3,20 @@
 None of them loads anything when it is called: a process that has entered a container would load it from there.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
-import signal
 
 from shim.oci_runtime.kernel import call, check, libc, set_capabilities
+
+SIGKILL = 9
+_SIGCHLD = 17
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_KEEPCAPS = 8
+_PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
@@ -32,9 +37,10 @@ MACHINE = os.uname().machine
 KNOWN_MACHINE = MACHINE in _NUMBERS
 _NUMBER = _NUMBERS.get(MACHINE, {})
 
-_locked = ctypes.PyDLL(None)
+_locked = ctypes.PyDLL(None, use_errno=True)
 """Calls the C library without a change of Python's lock, which a copy of this process would not notice."""
 _locked.syscall.restype = ctypes.c_long
+_locked.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
 
 class _Program(ctypes.Structure):
@@ -51,8 +57,12 @@ with open("/proc/sys/kernel/cap_last_cap", "rb") as _file:
 
 
 def _prctl(option: int, value: int, third: int = 0) -> None:
-    longs = (ctypes.c_ulong(each) for each in (value, third, 0, 0))
-    check(libc.prctl(option, *longs), f"prctl {option}")
+    check(_locked.prctl(option, value, third, 0, 0), "prctl")
+
+
+def set_name(name: bytes) -> None:
+    """Show this process under a name of at most 15 bytes."""
+    check(libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0), "prctl")
 
 
 def hide_memory() -> None:
@@ -62,14 +72,13 @@ def hide_memory() -> None:
 
 def fork_sibling() -> int:
     """Fork a child of this process's parent; return its pid, 0 in the child. For a process with one thread."""
-    flags = ctypes.c_long(_CLONE_PARENT | signal.SIGCHLD)
-    pid = _locked.syscall(ctypes.c_long(_NUMBER["clone"]), flags, *(ctypes.c_long(0),) * 4)
-    return check(pid, "clone")
+    flags = ctypes.c_long(_CLONE_PARENT | _SIGCHLD)
+    return check(_locked.syscall(ctypes.c_long(_NUMBER["clone"]), flags, *(ctypes.c_long(0),) * 4), "clone")
 
 
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends. A change of its identity undoes that."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, SIGKILL)
 
 
 def keep_capabilities(keep: bool) -> None:
@@ -123,3 +132,16 @@ def io_priority(pid: int) -> int:
 def set_io_priority(priority: int) -> None:
     """Set the I/O priority of this process."""
     check(call(_NUMBER["ioprio_set"], _IOPRIO_WHO_PROCESS, 0, priority), "set the I/O priority")
+
+
+def reset_signals() -> None:
+    """Block no signal, and ignore none of those that Python ignores: the programs that are executed inherit that."""
+    nothing = ctypes.create_string_buffer(128)
+    check(libc.sigprocmask(_SIG_SETMASK, nothing, None), "sigprocmask")
+    for number in _IGNORED_BY_PYTHON:
+        libc.signal(number, None)
+
+
+_SIG_SETMASK = 2
+_IGNORED_BY_PYTHON = (13, 25)
+"""SIGPIPE and SIGXFSZ."""

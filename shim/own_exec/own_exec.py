@@ -181,7 +181,7 @@ class OwnExec:
         filter_ = self._filters.of(container)
         return Plan(
             arguments=[os.fsencode(each) for each in request.cmd],
-            environment=[os.fsencode(each) for each in _environment(container, request)],
+            environment=[_pair(each) for each in _environment(container, request)],
             directory=os.fsencode(process.cwd or "/"),
             uid=uid,
             gid=process.user.gid,
@@ -276,7 +276,7 @@ def _on_host(command: Sequence[str]) -> Plan:
     """Return the plan for a program of the server's on the host, with all rights that the exec program has."""
     return Plan(
         arguments=[os.fsencode(each) for each in command],
-        environment=[b"HOME=/"],
+        environment=[(b"HOME", b"/")],
         directory=b"/",
         uid=0,
         gid=0,
@@ -309,6 +309,11 @@ def _environment(container: Container, request: Request) -> list[str]:
         return environment
     place = next((index + 1 for index, each in enumerate(environment) if each.startswith("HOSTNAME=")), 0)
     return [*environment[:place], "TERM=xterm", *environment[place:]]
+
+
+def _pair(line: str) -> tuple[bytes, bytes]:
+    name, _, value = os.fsencode(line).partition(b"=")
+    return name, value
 
 
 def _exit_code(status: int) -> int:

@@ -1,15 +1,15 @@
-"""What the program is told of one command: the plan, and the descriptors that come with it."""
+"""What the program is told of one command. The descriptors that it takes come with it."""
 
 import marshal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Plan(NamedTuple):
     """How a process is made equal to one that runc starts in the container. Numbers are the host's unless said."""
 
     arguments: list[bytes]
-    environment: list[bytes]
-    """`NAME=value`, in order."""
+    environment: list[tuple[bytes, bytes]]
+    """Names and values, in order."""
     directory: bytes
     """The working directory, as seen in the container."""
     uid: int
@@ -46,15 +46,5 @@ class Plan(NamedTuple):
 
 
 def packed(plan: Plan) -> bytes:
-    """Return the plan for a program of the same Python."""
-    return marshal.dumps(tuple(plan))
-
-
-def unpacked(content: bytes) -> Plan:
-    """Return what `packed` has packed."""
-    return Plan(*loads(content))
-
-
-def loads(content: bytes) -> Any:
-    """Return what marshal has packed: from the server, which is the same installation and as trusted."""
-    return marshal.loads(content)  # noqa: S302 - as above
+    """Return the plan for the program, which is of the same Python."""
+    return marshal.dumps(plan._asdict())

@@ -1,23 +1,30 @@
 """The loop of the program: takes commands from the server, forks for each, reports starts and ends.
 
 One thread, and no wait but for events. What it has forked it alone reaps, so a pid here never means another process.
+
+The memory of this process is copied with each fork, page by page. So it imports as little as it can.
 """
 
+from __future__ import annotations
+
+import _socket
 import gc
+import marshal
 import os
 import select
-import signal
-import socket
 import struct
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import NoReturn
 
 from shim.own_exec import kernel, report, wire
 from shim.own_exec.join import Join
-from shim.own_exec.plan import unpacked
 
+TYPE_CHECKING = False  # typing would be copied with each fork
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from shim.own_exec.plan import Plan
+
+NAME = b"own-exec"
 _HANDED_OVER = 3
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred: pid, uid, gid."""
@@ -26,7 +33,7 @@ _CREDENTIALS = struct.Struct("iII")
 class _Command:
     """One command: the process that joins the container for it, and its own process."""
 
-    def __init__(self, number: int, joining: int, reports: socket.socket) -> None:
+    def __init__(self, number: int, joining: int, reports: _socket.socket) -> None:
         self.number = number
         self.joining = joining
         """Its pid; 0 once it is reaped."""
@@ -47,10 +54,12 @@ class _Command:
         self.is_killed = True
         for pid in (self.joining, self.pid):
             if pid:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, kernel.SIGKILL)
         if self.pid:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            try:
+                os.killpg(self.pid, kernel.SIGKILL)
+            except ProcessLookupError:
+                pass  # it does not lead its group yet, and has no children
 
 
 class Program:
@@ -58,9 +67,11 @@ class Program:
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is the socket to the server."""
+        kernel.set_name(NAME)
         kernel.hide_memory()
-        self._server = socket.socket(fileno=descriptor)
-        self._server.set_inheritable(False)
+        kernel.reset_signals()
+        os.set_inheritable(descriptor, False)
+        self._server = _socket.socket(fileno=descriptor)
         self._commands: dict[int, _Command] = {}
         self._children: dict[int, _Command] = {}
         """The command of each process that was not reaped."""
@@ -108,33 +119,34 @@ class Program:
 
     def _start(self, number: int, descriptors: Sequence[int]) -> None:
         ours, theirs = report.pair()
-        with theirs:
-            try:
-                joining = os.fork()
-            except OSError as failure:
-                ours.close()
-                self._tell(number, wire.FAILED, "fork", failure.errno or 0)
-                return
+        try:
+            joining = os.fork()
             if not joining:
                 _join(descriptors, theirs.fileno())
+        except OSError as failure:
+            ours.close()
+            self._tell(number, wire.FAILED, "fork", failure.errno or 0)
+            return
+        finally:
+            theirs.close()
         command = _Command(number, joining, ours)
         self._commands[number] = command
-        self._watch(ours.fileno(), partial(self._take_report, command))
+        self._watch(ours.fileno(), lambda: self._take_report(command))
         self._watch_end(joining, command)
 
     def _take_report(self, command: _Command) -> bool:
-        found = report.receive(command.reports)
-        if found is None:
+        kind, number, text = report.receive(command.reports)
+        if kind == report.READY:
+            self._begin(command, number)
+        elif kind == report.TERMINAL:
+            command.terminal = number
+        elif kind == report.FAILED:
+            command.failure = (text, number)
+        else:
             self._unwatch(command.reports.fileno())
             command.reports.close()
             self._report_start(command)
             self._reap()
-        elif found.ready_pid:
-            self._begin(command, found.ready_pid)
-        elif found.terminal >= 0:
-            command.terminal = found.terminal
-        else:
-            command.failure = (found.failed_step, found.failed_errno)
         return True
 
     def _begin(self, command: _Command, pid: int) -> None:
@@ -151,8 +163,12 @@ class Program:
         """Report whether a command has begun: no process before it has its end of the reports any more."""
         command.is_reported = True
         if command.has_begun and not command.failure[0]:
-            terminals = [] if command.terminal < 0 else [command.terminal]
-            self._tell(command.number, wire.STARTED, command.pid, descriptors=terminals)
+            self._tell(
+                command.number,
+                wire.STARTED,
+                command.pid,
+                descriptors=() if command.terminal < 0 else (command.terminal,),
+            )
         else:
             command.has_begun = False
             self._tell(command.number, wire.FAILED, *command.failure)
@@ -174,9 +190,11 @@ class Program:
 
     def _reap(self) -> None:
         """Reap every process that has ended."""
-        with suppress(ChildProcessError):
+        try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._note_end(*ended)
+        except ChildProcessError:
+            pass  # there is none
         if all(command.is_reported for command in self._commands.values()):
             self._early.clear()
 
@@ -207,27 +225,37 @@ class Program:
         self._poll.unregister(descriptor)
 
     def _tell(self, *packet: object, descriptors: Sequence[int] = ()) -> None:
-        """Send to the server, which reads all the time. Once it has ended, the end of its socket is read next."""
-        with suppress(OSError):
+        """Send to the server, which reads all the time."""
+        try:
             wire.send(self._server, packet, descriptors)
+        except OSError:
+            pass  # it has ended: the end of its socket is read next
+
+
+class _Plan:
+    """A plan as the server has packed it (`shim.own_exec.plan`)."""
+
+    def __init__(self, content: bytes) -> None:
+        self.__dict__ = marshal.loads(content)  # noqa: S302 - of the server, which is the same installation
 
 
 def accepted() -> int:
     """Accept the server on the socket that systemd has handed over, sd_listen_fds(3), and return the connection."""
-    with socket.socket(fileno=_HANDED_OVER) as listener:
-        while True:
-            server, _ = listener.accept()
-            credentials = server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            if _CREDENTIALS.unpack(credentials)[1] == 0:
-                return server.detach()
-            server.close()
+    listener = _socket.socket(fileno=_HANDED_OVER)
+    while True:
+        server = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined] # socket.socket has it, which is larger
+        credentials = server.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] == 0:
+            listener.close()
+            return server.detach()
+        server.close()
 
 
 def _join(descriptors: Sequence[int], reports: int) -> NoReturn:
     """Join a container, in a process that was forked for it."""
     try:
-        with open(descriptors[0], "rb", closefd=False) as file:
-            plan = unpacked(file.read())
+        content = os.read(descriptors[0], os.fstat(descriptors[0]).st_size)
+        plan: Plan = _Plan(content)  # type: ignore[assignment] # it has the same fields
         Join(plan, descriptors[1:], reports).go()
     finally:
         os._exit(1)

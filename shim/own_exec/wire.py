@@ -1,15 +1,22 @@
 """Packets between the server and the program: tuples, each with the number of a command first."""
 
+from __future__ import annotations
+
+import _socket
 import marshal
-import socket
-from array import array
-from collections.abc import Sequence
-from typing import Any
+import struct
+
+TYPE_CHECKING = False  # typing would be copied with each fork
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 MOST_BYTES = 4096
 """Of a packet. A plan is longer, so it comes as a descriptor of a file in memory."""
 MOST_DESCRIPTORS = 64
 """With a packet: the plan, three streams, 8 kinds of namespaces and the control groups of version 1."""
+
+_INT_BYTES = 4
 
 RUN, KILL, PING = "run", "kill", "ping"
 """To the program. RUN comes with descriptors, of the plan first; the others have none."""
@@ -19,20 +26,19 @@ terminal where there is one; (FAILED, step, errno) for a command of which nothin
 os.waitpid returns it."""
 
 
-def send(connected: socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = (), *, flags: int = 0) -> None:
+def send(connected: _socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:
     """Send a packet. OSError."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-    connected.sendmsg([marshal.dumps(packet)], rights, flags)
+    rights = struct.pack(f"{len(descriptors)}i", *descriptors)
+    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if descriptors else []
+    connected.sendmsg([marshal.dumps(packet)], ancillary, _socket.MSG_NOSIGNAL)
 
 
-def receive(connected: socket.socket) -> tuple[tuple[Any, ...], list[int]]:
+def receive(connected: _socket.socket) -> tuple[tuple[Any, ...], list[int]]:
     """Return the next packet and its descriptors; an empty packet at the end. OSError."""
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array("i").itemsize)
-    content, ancillary, _, _ = connected.recvmsg(MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-    descriptors = array("i")
+    room = _socket.CMSG_SPACE(MOST_DESCRIPTORS * _INT_BYTES)
+    content, ancillary, _, _ = connected.recvmsg(MOST_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
+    descriptors: list[int] = []
     for _, _, data in ancillary:
-        descriptors.frombytes(data)
-    if not content:
-        return (), list(descriptors)
+        descriptors += struct.unpack(f"{len(data) // _INT_BYTES}i", data)
     # Both ends are one installation, and the socket is theirs alone.
-    return marshal.loads(content), list(descriptors)  # noqa: S302
+    return (marshal.loads(content) if content else ()), descriptors  # noqa: S302

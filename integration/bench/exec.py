@@ -1,0 +1,158 @@
+"""What an exec costs: `python -m integration.bench.exec` in a box.
+
+`true` is run in a container by ExecSync with the server's own exec, by Docker's API alone and by `runc exec` alone, in
+turn. What counts is the processor time of the whole machine, client included, so it is to be idle
+otherwise.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from integration.bench.pods import ordinary_pod
+from integration.bench.rounds import rotated
+from integration.bench.setup import ENGINES, Setup, prepared, serving
+from integration.bench.streaming import Bar, print_bars
+from integration.cri import Cri
+from integration.node.commands import step
+from integration.node.engine import program
+
+OWN, DOCKER, RUNC = "own exec", "Docker's API", "runc exec"
+SHARE = 0.2
+"""Of the processor time of Docker's exec."""
+MEDIAN_MS, LAST_MS = 10.0, 25.0
+"""Latency: the median of one after the other, and of AT_ONCE side by side the 99th of 100."""
+AT_ONCE = 8
+EACH = 50
+"""Execs of one measurement."""
+PSS_MIB = 8.0
+"""Memory of the exec program."""
+
+
+@dataclass
+class Took:
+    """Measurements of one way."""
+
+    wall_ms: list[float] = field(default_factory=list)
+    """Of each exec."""
+    cpu_ms: list[float] = field(default_factory=list)
+    """Of the whole machine, the mean of each measurement."""
+
+
+def measure(engine_name: str, *, rounds: int) -> list[Bar]:
+    """Measure all ways in turn."""
+    with prepared(engine_name) as setup, ExitStack() as stack:
+        _, own = stack.enter_context(serving(setup))
+        container = _container(own, setup)
+        ways: dict[str, Callable[[], object]] = {
+            OWN: partial(own.exec, container, "true"),
+            DOCKER: partial(_by_docker, setup, container),
+            RUNC: partial(_by_runc, setup, container),
+        }
+        took = {way: Took() for way in ways}
+        with step(f"{EACH} execs by each of {len(ways)} ways, {rounds} times"):
+            for number in range(rounds):
+                for way in rotated(list(ways), number):
+                    _measure(ways[way], took[way])
+        for way, each in took.items():
+            print(f"{way:28} {statistics.median(each.wall_ms):6.1f} ms, processor {_cpu(each):6.1f} ms")
+        with step(f"{AT_ONCE} side by side"):
+            last = _side_by_side(ways[OWN])
+        memory = _memory()
+    return [
+        Bar(
+            "processor time of an exec, beside Docker's",
+            _cpu(took[OWN]) / _cpu(took[DOCKER]),
+            "times",
+            SHARE,
+            at_most=True,
+        ),
+        Bar("ExecSync of `true`, median", statistics.median(took[OWN].wall_ms), "ms", MEDIAN_MS, at_most=True),
+        Bar(f"ExecSync of `true`, {AT_ONCE} side by side, 99 of 100", last, "ms", LAST_MS, at_most=True),
+        Bar("memory of the exec program", memory, "MiB", PSS_MIB, at_most=True),
+    ]
+
+
+def _container(cri: Cri, setup: Setup) -> str:
+    config, container = ordinary_pod("exec", logs=str(setup.logs))
+    Path(config.log_directory, container.log_path).parent.mkdir(parents=True, exist_ok=True)
+    made = cri.create(cri.run(config), container, pod=config)
+    cri.start(made)
+    cri.exec(made, "true")
+    return made
+
+
+def _measure(run: Callable[[], object], took: Took) -> None:
+    busy = _busy()
+    for _ in range(EACH):
+        began = time.perf_counter()
+        run()
+        took.wall_ms.append((time.perf_counter() - began) * 1000)
+    took.cpu_ms.append((_busy() - busy) / EACH * 1000)
+
+
+def _side_by_side(run: Callable[[], object]) -> float:
+    def timed(_: int) -> float:
+        began = time.perf_counter()
+        run()
+        return (time.perf_counter() - began) * 1000
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        walls = sorted(pool.map(timed, range(10 * EACH)))
+    return walls[int(len(walls) * 0.99)]
+
+
+def _cpu(took: Took) -> float:
+    return statistics.median(took.cpu_ms)
+
+
+def _busy() -> float:
+    """Return the seconds that the machine's processors have worked."""
+    user, nice, system, _, _, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + interrupts + soft) / 100
+
+
+def _by_docker(setup: Setup, container: str) -> None:
+    api = setup.engine.api
+    made = api.exec_create(container, ["true"])["Id"]
+    api.exec_start(made)
+    assert api.exec_inspect(made)["ExitCode"] == 0
+
+
+def _by_runc(setup: Setup, container: str) -> None:
+    root = setup.engine.home / "exec" / "runtime-runc" / "moby"
+    command = [str(program("runc", setup.engine.binaries)), "--root", str(root), "exec", container, "true"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+
+def _memory() -> float:
+    """Return the MiB of the exec program, what it shares with others counted in parts."""
+    for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
+        try:
+            if b"own_exec" in (path.parent / "cmdline").read_bytes():
+                rollup = path.read_text()
+                return int(rollup.partition("Pss:")[2].split()[0]) / 1024
+        except OSError:
+            continue  # it has ended
+    raise AssertionError("there is no exec program")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.exec", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="of each way (%(default)s)")
+    arguments = parser.parse_args()
+    return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -165,6 +165,13 @@ def _warn(warnings: Sequence[str]) -> None:
         print(f"pydockershim: warning: {warning}", file=sys.stderr)
 
 
+def _exec_program(_given: argparse.Namespace) -> int:
+    from shim import own_exec  # noqa: PLC0415
+
+    program = str(Path(own_exec.__file__).with_name("__main__.py"))
+    os.execve(sys.executable, [sys.executable, "-IS", program, own_exec.LISTEN], {})  # noqa: S606
+
+
 def _version(_given: argparse.Namespace) -> int:
     print(_versions())
     return 0
@@ -208,6 +215,8 @@ def parser() -> argparse.ArgumentParser:
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
     config.set_defaults(command=_config)
     commands.add_parser("version", help="show versions").set_defaults(command=_version)
+    exec_program = commands.add_parser("exec-program", help="run commands in containers, started by systemd")
+    exec_program.set_defaults(command=_exec_program)
     _add_installation(commands)
     for command in (serve, doctor, config):
         _add_settings(command)

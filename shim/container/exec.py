@@ -103,7 +103,10 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
 
-    with rt.engine.start_exec(exec_id, tty=task.tty, size=_size_at_start(rt, streams)) as stream:
+    size, takes_size = _known_size(streams), rt.engine.api_version >= _WITH_SIZE
+    with rt.engine.start_exec(exec_id, tty=task.tty, size=size if takes_size else None) as stream:
+        if size is not None and not takes_size:
+            resize(TerminalSize(*size))
         patience = _UntilEnded(rt, streams, exec_id=exec_id)
         output = Output(stream, streams, tty=task.tty, patience=patience, room=rt.backlogs)
         patience.output = output
@@ -115,12 +118,8 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first
     return output
 
 
-def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
-    """Return the size of the terminal if the client has sent it and Docker takes it: the first lines depend on it."""
-    return None if rt.engine.api_version < _WITH_SIZE else _known_size(streams)
-
-
 def _known_size(streams: Streams) -> tuple[int, int] | None:
+    """Return width and height of the terminal if the client has sent them: the first lines depend on them."""
     size = None if streams.resize is None else streams.resize.known()
     return None if size is None else (size.width, size.height)
 

@@ -48,6 +48,10 @@ _NAMES = {
         "pydockershim_stream",
         "Exec, attach and port-forward sessions: how many, and how long they took.",
     ),
+    Kind.EXEC: (
+        "pydockershim_exec_start",
+        "Commands of exec, probes and hooks, and why Docker ran them: how many, and how long until they ran.",
+    ),
 }
 REQUEST_SECONDS = 10.0
 """For a request to come completely, counted from the end of the one before; and for its answer to be taken."""

@@ -3,3 +3,6 @@
 `__main__` is the program that joins: a helper process of the standard library alone, which forks for each command.
 The server talks to it through `client`.
 """
+
+LISTEN = "listen"
+"""The program's argument where systemd has handed over the socket on which it accepts the server."""

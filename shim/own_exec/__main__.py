@@ -12,8 +12,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from shim.oci_runtime.kernel import clone_tree, forbid_writes
+from shim.own_exec import LISTEN
 
-LISTEN = "listen"
 _SEALED = "sealed"
 """Marks, as the last argument, that Python runs from the file that nobody can write."""
 

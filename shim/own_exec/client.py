@@ -48,8 +48,7 @@ class Running:
         self.number = number
         self.pid = 0
         """Of its process on the host, once it has begun."""
-        self.terminal = -1
-        """A descriptor of its terminal, once it has begun; its owner closes it."""
+        self._terminal = -1
         self.ended = Waker()
         """Becomes readable when the command has ended, or nothing will be known of it."""
         self.status: int | None = None
@@ -59,6 +58,21 @@ class Running:
         self._has_begun = False
         self._failure = ""
         self._lost = False
+        self._process = -1
+        """A descriptor of its process."""
+
+    def take_terminal(self) -> int:
+        """Return a descriptor of its terminal, which the caller closes."""
+        terminal, self._terminal = self._terminal, -1
+        return terminal
+
+    def close(self) -> None:
+        """Close the descriptors, once nobody waits any more."""
+        self.ended.close()
+        for descriptor in (self.take_terminal(), self._process):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._process = -1
 
     def wait_begun(self) -> None:
         """Wait until its program is executed. Raise NotBegun where that fails, Cancelled or DeadlineExceeded."""
@@ -89,11 +103,14 @@ class Running:
 
     # Called with the lock held.
 
-    def note_begun(self, pid: int, descriptors: Sequence[int]) -> None:
+    def note_begun(self, pid: int, descriptors: Sequence[int], *, has_terminal: bool) -> None:
         """Take note of its start."""
         self._has_begun, self.pid = True, pid
-        for self.terminal in descriptors:
-            break
+        opened = list(descriptors)
+        if has_terminal:
+            self._terminal = opened.pop(0)
+        if opened:
+            [self._process] = opened
 
     def note_failure(self, step: str, number: int) -> None:
         """Take note that it does not begin."""
@@ -105,8 +122,11 @@ class Running:
         self.ended.wake()
 
     def note_loss(self) -> None:
-        """Take note that the program has ended."""
+        """Take note that the program has ended. The kernel kills the command with it, unless it has gained rights."""
         self._lost = True
+        if self._process >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, signal.SIGKILL)
         self.ended.wake()
 
 
@@ -149,6 +169,12 @@ class ExecProgram:
         self._wake: Waker | None = None
         self._heartbeat = Heartbeat()
         self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        """Return the pid of the program, 0 while there is none."""
+        process = self._process
+        return process.pid if process else 0
 
     def status(self) -> bytes:
         """Return the program's /proc/self/status; start it if it does not run. Raise Unavailable."""
@@ -202,7 +228,7 @@ class ExecProgram:
         with self._changed:
             if self._running.pop(running.number, None) is not None and not running.has_ended:
                 self._tell(running.number, wire.KILL)
-        running.ended.close()
+            running.close()
 
     def _kill(self, number: int) -> None:
         with self._changed:
@@ -271,6 +297,8 @@ class ExecProgram:
             if self._heartbeat.is_lost:
                 log.error("killing exec program: no answer", pid=process.pid)
                 process.kill()
+                with suppress(OSError):  # a program that has not begun yet cannot be killed
+                    process.socket.shutdown(socket.SHUT_RDWR)
             elif self._heartbeat.is_ping_due:
                 self._heartbeat.note_ping()
                 self._tell(0, wire.PING)
@@ -288,7 +316,8 @@ class ExecProgram:
                     os.close(each)
                 return
             if verb == wire.STARTED:
-                running.note_begun(details[0], descriptors)
+                pid, has_terminal = details
+                running.note_begun(pid, descriptors, has_terminal=has_terminal)
             elif verb == wire.FAILED:
                 running.note_failure(*details)
             elif verb == wire.ENDED:

@@ -73,8 +73,8 @@ class Streams:
         self._running = running
         self._what = what
         if self._tty:
-            self._ours[STDOUT] = self._stdin = running.terminal
-            os.set_blocking(running.terminal, False)
+            self._ours[STDOUT] = self._stdin = terminal = running.take_terminal()
+            os.set_blocking(terminal, False)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Yield (STDOUT or STDERR, bytes) until the command has closed both, or DRAIN_SECONDS after its end.

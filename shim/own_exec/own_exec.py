@@ -14,6 +14,7 @@ import structlog
 import shim.own_exec
 from shim.base import deadline, meter
 from shim.base.lru_cache import LruCache
+from shim.base.proc import value_of
 from shim.base.process import ProcessHandle
 from shim.domain.errors import ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.own_exec import kernel
@@ -34,7 +35,6 @@ START_SECONDS = 30.0
 """For a command to begin: its program may be on a slow volume."""
 
 _READ_FILTER = Path(shim.own_exec.__file__).with_name("read_filter.py")
-_EVERY_CAPABILITY = (1 << kernel.LAST_CAPABILITY + 1) - 1
 
 log = structlog.get_logger(__name__)
 
@@ -152,7 +152,8 @@ class OwnExec:
             refused.count += 1
             refused.text = str(unsuited)
         meter.report(meter.Kind.EXEC, "docker", unsuited.reason, seconds=0.0)
-        log.debug("leaving exec to docker", container=container_id, reason=unsuited.reason, error=unsuited)
+        if self._is_wanted:
+            log.debug("leaving exec to docker", container=container_id, reason=unsuited.reason, error=unsuited)
 
     def _container(self, container_id: str, *, exec_root: str, pid: int) -> Container:
         if not self._is_wanted:
@@ -241,7 +242,8 @@ class OwnExec:
 
     def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:
         """Return what `read_filter` prints. The exec program runs it, since the server itself may be confined."""
-        plan = _on_host([sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)])
+        command = [sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)]
+        plan = on_host(command, capabilities=int(value_of(self._program.status(), b"CapPrm"), 16))
         streams = Streams(stdin=True, tty=False)
         try:
             running = self._program.run(plan, streams.theirs)
@@ -272,8 +274,8 @@ def _printed(running: Running, streams: Streams, given: bytes) -> bytes:
     return output[STDOUT]
 
 
-def _on_host(command: Sequence[str]) -> Plan:
-    """Return the plan for a program of the server's on the host, with all rights that the exec program has."""
+def on_host(command: Sequence[str], *, capabilities: int) -> Plan:
+    """Return the plan for a program of the server's on the host. It has the exec program's rights, `capabilities`."""
     return Plan(
         arguments=[os.fsencode(each) for each in command],
         environment=[(b"HOME", b"/")],
@@ -281,9 +283,9 @@ def _on_host(command: Sequence[str]) -> Plan:
         uid=0,
         gid=0,
         groups=[],
-        bounding=_EVERY_CAPABILITY,
-        effective=0,
-        permitted=0,
+        bounding=capabilities,
+        effective=capabilities,
+        permitted=capabilities,
         inheritable=0,
         ambient=0,
         no_new_privileges=False,

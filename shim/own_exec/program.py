@@ -40,6 +40,8 @@ class _Command:
         self.reports = reports
         self.pid = 0
         """Of the command's process; 0 until it is known, and once it is reaped."""
+        self.process = -1
+        """A descriptor of that process, until it is reaped."""
         self.is_killed = False
         self.has_begun = False
         self.status = 0
@@ -155,7 +157,7 @@ class Program:
             command.status = self._early.pop(pid)
             return
         command.pid = pid
-        self._watch_end(pid, command)
+        command.process = self._watch_end(pid, command)
         if command.is_killed:
             command.kill()
 
@@ -163,12 +165,8 @@ class Program:
         """Report whether a command has begun: no process before it has its end of the reports any more."""
         command.is_reported = True
         if command.has_begun and not command.failure[0]:
-            self._tell(
-                command.number,
-                wire.STARTED,
-                command.pid,
-                descriptors=() if command.terminal < 0 else (command.terminal,),
-            )
+            opened = [each for each in (command.terminal, command.process) if each >= 0]
+            self._tell(command.number, wire.STARTED, command.pid, command.terminal >= 0, descriptors=opened)
         else:
             command.has_begun = False
             self._tell(command.number, wire.FAILED, *command.failure)
@@ -176,17 +174,21 @@ class Program:
             os.close(command.terminal)
         self._forget_if_over(command)
 
-    def _watch_end(self, pid: int, command: _Command) -> None:
+    def _watch_end(self, pid: int, command: _Command) -> int:
+        """Have a process reaped when it ends; return its descriptor."""
         process = os.pidfd_open(pid)
         self._children[pid] = command
 
         def reap() -> bool:
             self._unwatch(process)
             os.close(process)
+            if command.process == process:
+                command.process = -1
             self._reap()
             return True
 
         self._watch(process, reap)
+        return process
 
     def _reap(self) -> None:
         """Reap every process that has ended."""

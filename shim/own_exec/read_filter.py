@@ -16,6 +16,11 @@ import sys
 import time
 from pathlib import Path
 
+# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from shim.base.proc import value_of
+
 _SEIZE = 0x4206
 _INTERRUPT = 0x4207
 _GET_FILTER = 0x420C
@@ -59,7 +64,7 @@ def main(runc: str, directory: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        filter_ = _filter_of(int(pid_file.read_text()))
+        filter_ = _filter_of(int(pid_file.read_bytes()))
     finally:
         subprocess.run([*command, "delete", "--force", name], check=False, stdout=subprocess.DEVNULL)
     sys.stdout.buffer.write(filter_)
@@ -123,10 +128,7 @@ def _trace(request: int, pid: int, address: int = 0, data: object = None) -> int
 
 
 def _status(pid: int, name: str) -> str:
-    for line in Path(f"/proc/{pid}/status").read_text().split("\n"):
-        if line.startswith(f"{name}:"):
-            return line.partition(":")[2].strip()
-    return ""
+    return value_of(Path(f"/proc/{pid}/status").read_bytes(), name.encode()).decode()
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ _INT_BYTES = 4
 RUN, KILL, PING = "run", "kill", "ping"
 """To the program. RUN comes with descriptors, of the plan first; the others have none."""
 HELLO, STARTED, FAILED, ENDED, PONG = "hello", "started", "failed", "ended", "pong"
-"""From the program: (HELLO, pid, content of /proc/self/status) at first; (STARTED, pid), with a descriptor of the
-terminal where there is one; (FAILED, step, errno) for a command of which nothing has run; (ENDED, status), as
-os.waitpid returns it."""
+"""From the program, first (HELLO, pid, content of /proc/self/status). Then for each command (FAILED, step, errno), when
+nothing of it has run; or (STARTED, pid, has a terminal), with descriptors of the terminal, and of the process unless it
+has ended, and in the end (ENDED, status), as os.waitpid returns it."""
 
 
 def send(connected: _socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:

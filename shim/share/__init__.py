@@ -6,7 +6,13 @@
 import shlex
 from importlib.resources import files
 
-UNITS = ("pydockershim.service", "pydockershim.socket", "pydockershim.service.d/socket-activation.conf")
+UNITS = (
+    "pydockershim.service",
+    "pydockershim.socket",
+    "pydockershim.service.d/socket-activation.conf",
+    "pydockershim-exec.service",
+    "pydockershim-exec.socket",
+)
 """Below the directory of units."""
 AS_CRI_DOCKERD = ("pydockershim.service.d/as-cri-dockerd.conf", "pydockershim.socket.d/as-cri-dockerd.conf")
 """Drop-ins that give the units the names of cri-dockerd's, too."""

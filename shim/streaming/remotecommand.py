@@ -101,21 +101,26 @@ class Sizes:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._text = b""
+        self._last: TerminalSize | None = None
 
     def known(self) -> TerminalSize | None:
-        """Return the last size that has come already, None when there is none."""
-        last = None
-        while piece := self._channel.read_now():
-            last = self._last_of(piece) or last
-        return last
+        """Return the last size that has come so far, None when none has."""
+        self._last = self._newest() or self._last
+        return self._last
 
     def __iter__(self) -> Iterator[TerminalSize]:
         """Yield what else comes until the stream ends; of sizes that came together, the last."""
         while piece := self._channel.read():
             size = self._last_of(piece)
-            size = self.known() or size
+            size = self._newest() or size
             if size is not None:
                 yield size
+
+    def _newest(self) -> TerminalSize | None:
+        last = None
+        while piece := self._channel.read_now():
+            last = self._last_of(piece) or last
+        return last
 
     def abandon(self) -> None:
         """Read no more; see `Channel`."""

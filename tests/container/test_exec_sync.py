@@ -102,10 +102,10 @@ def test_a_command_goes_on_while_the_view_is_lost(
 def test_whatever_fails_the_process_is_gone(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: object) -> bool:
+    def lost(*_: object, **__: object) -> None:
         raise Unavailable("exec: the connection is lost")
 
-    monkeypatch.setattr(exec_sync_module, "_collect_for_a_while", lost)
+    monkeypatch.setattr(exec_sync_module, "_collect", lost)
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
 

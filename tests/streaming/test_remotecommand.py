@@ -152,6 +152,6 @@ def test_sizes_that_have_come_are_known_without_waiting() -> None:
         other.read()
 
         assert sizes.known() == rc.TerminalSize(width=100, height=30)
-        assert sizes.known() is None
+        assert sizes.known() == rc.TerminalSize(width=100, height=30)
         client.send(resize, b',"Height":9}', fin=True)
         assert list(sizes) == [rc.TerminalSize(width=7, height=9)]

@@ -135,9 +135,7 @@ def test_another_runtime_is_left_to_docker(make: Make, pid: int, runtime: str) -
         read(make(runtime=runtime), pid)
 
 
-@pytest.mark.parametrize(
-    "runtime", ["runc", "/usr/libexec/oci-runtime", "/runtimes/pydockershim.-A="]
-)
+@pytest.mark.parametrize("runtime", ["runc", "/usr/libexec/oci-runtime", "/runtimes/pydockershim.-A="])
 def test_runc_is_found_in_the_path_of_the_shim(
     make: Make, pid: int, tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

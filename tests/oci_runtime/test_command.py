@@ -158,6 +158,21 @@ def test_an_order_with_nothing_in_it_starts_no_python(runtime: list[str], tmp_pa
 
 
 @needs_root
+@pytest.mark.parametrize("header", [b"1 5 5 0 0", b"2 0 0 0 0"], ids=["damaged", "newer"])
+def test_an_order_that_only_seems_to_have_nothing_in_it_does_not_reach_runc(
+    runtime: list[str], tmp_path: Path, header: bytes
+) -> None:
+    put(tmp_path, Order("id", UserNamespace(uid=5, uids=1, gid=5, gids=1, pause="")))
+    order = tmp_path / "orders/id"
+    order.write_bytes(order.read_bytes().replace(b"1 5 5 1 0", header))
+
+    done = run(runtime, "create", "id")
+
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert str(order).encode() in done.stderr
+
+
+@needs_root
 @pytest.mark.parametrize("config", [b'{"root": ', b'{"root": {"path": "/r"}, "mounts": null}', b"[]"])
 def test_fault_of_the_program_is_told_in_the_log_of_runc(runtime: list[str], tmp_path: Path, config: bytes) -> None:
     log = tmp_path / "log.json"

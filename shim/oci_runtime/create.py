@@ -4,6 +4,7 @@ Everything that is mounted here is mounted in a mount namespace which ends with 
 container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
 """
 
+import errno
 import json
 import os
 import stat
@@ -77,8 +78,9 @@ def _enter_user_namespace(order: Order, wanted: UserNamespace, config: Json, *, 
 
 def is_mapped(mount: Json, order: Order) -> bool:
     """Return whether a bind mount gets the pod's ids: what Docker adds from elsewhere, for CDI devices, does not."""
+    path = mount["destination"]
     is_dockers = mount["source"].startswith(f"{order.docker_root}/")
-    return mount["destination"] in order.mapped or (is_dockers and mount["destination"] != _SHM)
+    return path in order.mapped or (is_dockers and path not in (_SHM, *order.kept))
 
 
 class _Binds:
@@ -104,8 +106,10 @@ class _Binds:
                 if not keeps_ids:
                     kernel.map_ids(tree, mapping, private=False)
             except OSError as error:
-                # An image volume is an overlay. Its layers are mapped, as the layers of the root are.
                 os.close(tree)
+                if error.errno != errno.EINVAL:
+                    raise
+                # An image volume is an overlay. Its layers are mapped, as the layers of the root are.
                 self._add_image(mount, source, mapping=mapping, cause=error)
                 return
             self._trees.append((mount, tree, stat.S_ISDIR(os.fstat(source).st_mode)))

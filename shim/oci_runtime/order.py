@@ -49,6 +49,8 @@ class Order(NamedTuple):
     """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
     mapped: tuple[str, ...] = ()
     """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
+    kept: tuple[str, ...] = ()
+    """Container paths of mounts that keep the host's ids, also those from Docker's data directory."""
     adjustment: Json = {}  # noqa: RUF012 - nobody changes it
     """Changes of config.json that NRI plugins have asked for, by kind (`shim.oci_runtime.adjust`)."""
     process: Json = {}  # noqa: RUF012 - as above
@@ -83,6 +85,7 @@ def decode(content: bytes, *, container: str) -> Order:
         user_namespace=UserNamespace(**plain["user_namespace"]) if plain["user_namespace"] else None,
         docker_root=plain["docker_root"],
         mapped=tuple(plain["mapped"]),
+        kept=tuple(plain["kept"]),
         adjustment=dict(plain["adjustment"]),
         process=dict(plain["process"]),
     )

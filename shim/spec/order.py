@@ -58,12 +58,15 @@ def order_container(
     directory = orders_directory(rt.facts.info())
     if directory is None:
         raise FailedPrecondition(f"order container {container_id}: {MISSING}")
-    mapped = {container_path(mount): bool(mount.uidMappings) for mount in mounts}
+    # Of several mounts in one place, the last is made.
+    last = {container_path(mount): mount for mount in mounts}
+    mapped = [path for path, mount in last.items() if mount.uidMappings]
     order = Order(
         container=container_id,
         user_namespace=namespace_of(pod.linux.security_context.namespace_options, pause=pause),
         docker_root=rt.facts.info().docker_root_dir,
-        mapped=tuple(path for path, is_mapped in ({RESOLV_CONF: True} | mapped).items() if is_mapped),
+        mapped=(*mapped, *([] if RESOLV_CONF in last else [RESOLV_CONF])),
+        kept=tuple(path for path, mount in last.items() if mount.host_path and not mount.uidMappings),
         adjustment=config or {},
         process=process or {},
     )

@@ -6,7 +6,9 @@ from shim.oci_runtime.create import is_mapped
 from shim.oci_runtime.order import Order, UserNamespace
 
 DOCKER = "/var/lib/docker"
-ORDER = Order("c", UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""), DOCKER, ("/data", "/etc/resolv.conf"))
+ORDER = Order(
+    "c", UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""), DOCKER, ("/data", "/etc/resolv.conf"), ("/plain",)
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,7 @@ ORDER = Order("c", UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""), DOCKER
         (f"{DOCKER}/containers/c/hosts", "/etc/hosts", True),
         (f"{DOCKER}/volumes/v/_data", "/var/cache", True),
         (f"{DOCKER}/containers/p/mounts/shm", "/dev/shm", False),
+        (f"{DOCKER}/volumes/v/_data", "/plain", False),
         ("/usr/lib/libvendor.so.1", "/usr/lib/libvendor.so.1", False),
         ("/var/lib/docker-other/file", "/file", False),
     ],

@@ -17,7 +17,8 @@ from integration.node import images as node_images
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.isolation import Node, new_home
-from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, secured
+from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, refusal, secured
+from integration.pods.user_namespaces import features, pod_of
 from shim.api.v1 import api_pb2 as pb
 
 LINK = "defaults0"
@@ -119,6 +120,10 @@ def test_a_daemon_with_a_user_namespace_gives_pods_the_nodes(
             assert kubelet.cri.container_status(container).user.linux.uid == 1000
             assert kubelet.inside(container, "touch /volume/new && stat -c %u /volume/new") == "1000\n"
             assert kubelet.inside(container, "stat -c %u /bin/busybox") == "100000\n"
+        assert not features(served.cri).user_namespaces
+        code, reason = refusal(lambda: pod_of(kubelet))
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "docker has one user namespace for all containers (userns-remap)" in reason
 
 
 @pytest.mark.skipif(V2, reason="all controllers are in one tree")

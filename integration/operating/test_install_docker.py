@@ -21,7 +21,7 @@ from integration.node.images import BUSYBOX, Image, busybox_image, load
 from integration.node.isolation import Node, new_home
 from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet
-from integration.pods.test_user_namespaces import FIRST, SIZE, features, pod_of, started
+from integration.pods.user_namespaces import FIRST, SIZE, features, pod_of, started
 from integration.server import Server
 from integration.waiting import wait_until
 from shim.config.model import Config
@@ -215,7 +215,7 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
     (node_dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(node_dirs.cni_leases)))
     with own_link(BRIDGE), served_by(unit.engine, node_dirs) as served:
         kubelet = Kubelet(served.cri, BUSYBOX)
-        wait_until(lambda: features(served).user_namespaces, seconds=10)
+        wait_until(lambda: features(served.cri).user_namespaces, seconds=10)
         findings = check_engine_at(Config(docker_endpoint=unit.engine.url))
         assert Finding("ok", "user namespace", "pods can have their own") in findings
         shown = kubelet.inside(started(kubelet, pod_of(kubelet)), "cat /proc/self/uid_map")

@@ -10,66 +10,35 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from integration.conftest import Images, Served
-from integration.pods.kubelet import Kubelet, Pod, in_context, pid_of, proc_status, refusal, secured
+from integration.pods.kubelet import Kubelet, in_context, pid_of, proc_status, refusal, secured, unused_name
+from integration.pods.user_namespaces import (
+    FIRST,
+    IMAGE_USER,
+    SIZE,
+    kubelet_of,
+    mapping,
+    mounts_of_host,
+    own_users,
+    pod_of,
+    started,
+    volume,
+)
+from integration.stats.queries import pod_stats, stats
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
-SIZE = 1 << 16
-FIRST = 10 * SIZE
-"""The host's id of root in the pods here."""
-IMAGE_USER = 1000
-
-
-def mapping(first: int = FIRST, length: int = SIZE) -> list[pb.IDMapping]:
-    return [pb.IDMapping(host_id=first, container_id=0, length=length)]
-
-
-def own_users(first: int = FIRST, **options: Any) -> pb.NamespaceOption:
-    users = pb.UserNamespace(mode=pb.POD, uids=mapping(first), gids=mapping(first))
-    return pb.NamespaceOption(userns_options=users, pid=pb.CONTAINER, **options)
-
-
-def volume(path: Path, *, at: str = "/volume", first: int = FIRST, **fields: Any) -> pb.Mount:
-    """A volume as a kubelet gives it to a pod in a user namespace."""
-    ids = mapping(first)
-    return pb.Mount(host_path=str(path), container_path=at, uidMappings=ids, gidMappings=ids, **fields)
 
 
 @pytest.fixture
 def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
-    before, orders = served.snapshot(), orders_of(served)
-    made = Kubelet(served.cri, images.busybox)
-    wait_until(lambda: features(served).user_namespaces, seconds=10)
-    yield made
-    made.remove_all()
-    assert served.snapshot() == before
-    assert orders_of(served) == orders
-
-
-def features(served: Served) -> pb.RuntimeHandlerFeatures:
-    answer = served.cri.runtime.Status(pb.StatusRequest())
-    return next(handler.features for handler in answer.runtime_handlers if handler.name == "")
-
-
-def orders_of(served: Served) -> set[str]:
-    directory = served.engine.home / "oci"
-    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-
-
-def pod_of(kubelet: Kubelet, first: int = FIRST, **options: Any) -> Pod:
-    return kubelet.pod(**in_context(namespace_options=own_users(first, **options)))
-
-
-def started(kubelet: Kubelet, pod: Pod, *command: str, context: dict[str, Any] | None = None, **fields: Any) -> str:
-    options = pod.config.linux.security_context.namespace_options
-    return kubelet.started(pod, *command, **secured(namespace_options=options, **(context or {})), **fields)
+    with kubelet_of(served, images.busybox) as made:
+        yield made
 
 
 def owner_of_namespace(path: Path) -> int:
@@ -120,12 +89,17 @@ def test_files_of_the_image_and_of_volumes_keep_their_owners(kubelet: Kubelet, t
     assert (tmp_path / "new").stat().st_uid == 0
 
 
-def test_mount_without_mappings_keeps_the_hosts_ids(kubelet: Kubelet, tmp_path: Path) -> None:
-    (tmp_path / "of-root").touch()
-    (tmp_path / "of-pod").touch()
-    os.chown(tmp_path / "of-pod", FIRST, FIRST)
-    tmp_path.chmod(0o755)
-    plain = pb.Mount(host_path=str(tmp_path), container_path="/volume")
+@pytest.mark.parametrize("place", ["elsewhere", "below Docker's data"])
+def test_mount_without_mappings_keeps_the_hosts_ids(
+    served: Served, kubelet: Kubelet, tmp_path: Path, place: str
+) -> None:
+    path = tmp_path if place == "elsewhere" else served.engine.home / "data" / unused_name("plain")
+    path.mkdir(exist_ok=True)
+    (path / "of-root").touch()
+    (path / "of-pod").touch()
+    os.chown(path / "of-pod", FIRST, FIRST)
+    path.chmod(0o755)
+    plain = pb.Mount(host_path=str(path), container_path="/volume")
     container = started(kubelet, pod_of(kubelet), mounts=[plain])
 
     assert kubelet.inside(container, "stat -c %u /volume/of-root /volume/of-pod").split() == ["65534", "0"]
@@ -142,6 +116,13 @@ def test_every_capability_inside_reads_no_file_of_the_hosts_root(kubelet: Kubele
 
     assert "Permission denied" in kubelet.inside(container, "cat /volume/secret; chmod 666 /volume/secret")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_root_can_be_read_only(kubelet: Kubelet) -> None:
+    container = started(kubelet, pod_of(kubelet), context={"readonly_rootfs": True})
+
+    assert "Read-only file system" in kubelet.inside(container, "touch /new")
+    assert kubelet.inside(container, "echo x > /dev/shm/new && stat -c %u /bin /dev/shm/new").split() == ["0", "0"]
 
 
 def test_output_goes_to_the_log_also_through_dev_stdout(served: Served, kubelet: Kubelet) -> None:
@@ -281,10 +262,6 @@ def test_container_with_other_users_than_its_pod_is_refused(kubelet: Kubelet, tm
     assert "config.mounts[0].uidMappings" in mount[1]
 
 
-def mounts_of_host() -> set[str]:
-    return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-
-
 @pytest.fixture
 def overlay(tmp_path: Path) -> Iterator[Path]:
     """An overlay of the node, which cannot be id-mapped."""
@@ -368,6 +345,18 @@ def test_privileged_container_has_no_power_over_the_node(served: Served, kubelet
     assert [line for line in shown if line == "mounted"] == ["mounted"]
 
 
+def test_privileged_container_opens_no_device_of_the_nodes_root(kubelet: Kubelet) -> None:
+    """Kubernetes and containerd do not refuse `privileged` beside `hostUsers: false` either."""
+    device = next(path for path in Path("/dev").glob("loop[0-9]*") if not path.stat().st_mode & 0o007)
+    pod = kubelet.pod(**in_context(namespace_options=own_users(), privileged=True))
+    container = started(kubelet, pod, context={"privileged": True})
+
+    shown = kubelet.inside(container, f"stat -c '%F %u' {device}; head -c 1 {device}; echo x > {device}; id -u")
+
+    assert shown.splitlines()[0] == "block special file 65534"
+    assert shown.count("Permission denied") == 2
+
+
 def test_container_started_again_after_its_process_was_killed_keeps_its_files(served: Served, kubelet: Kubelet) -> None:
     container = started(kubelet, pod_of(kubelet))
     kubelet.inside(container, "touch /mine; chown 1000 /mine")
@@ -400,3 +389,42 @@ def test_pod_with_a_killed_shim_leaves_no_mount(served: Served, kubelet: Kubelet
     served.cri.remove_container(container)
     served.cri.remove(pod.id)
     assert mounts_of_host() == before
+
+
+def test_statistics_are_those_of_the_pod(served: Served, kubelet: Kubelet) -> None:
+    pod = pod_of(kubelet)
+    container = started(kubelet, pod, "sh", "-c", "x=$(head -c 9000000 /dev/zero | tr '\\0' x); sleep 3600; exit")
+
+    wait_until(lambda: stats(served, container).memory.usage_bytes.value > 9_000_000)
+
+    of_container, of_pod = stats(served, container), pod_stats(served, pod).linux
+    assert of_container.cpu.usage_core_nano_seconds.value > 0
+    assert of_container.writable_layer.inodes_used.value > 0
+    assert of_pod.network.default_interface.name == "eth0"
+    assert [each.attributes.id for each in of_pod.containers] == [container]
+    assert wait_until(lambda: pod_stats(served, pod).linux.process.process_count.value == 3)
+
+
+def test_container_that_is_killed_for_its_memory_says_so(served: Served, kubelet: Kubelet) -> None:
+    limit = pb.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
+    context = pb.LinuxContainerSecurityContext(namespace_options=own_users())
+    hog = 'x=$(head -c 65000000 /dev/zero | tr "\\0" x); exit 0'
+    linux = pb.LinuxContainerConfig(resources=limit, security_context=context)
+    container = kubelet.started(pod_of(kubelet), "sh", "-c", hog, linux=linux)
+
+    wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_EXITED)
+
+    status = served.cri.container_status(container)
+    assert (status.exit_code, status.reason) == (137, "OOMKilled")
+
+
+def test_limits_of_a_container_change_while_it_runs(served: Served, kubelet: Kubelet) -> None:
+    container = started(kubelet, pod_of(kubelet))
+    resources = pb.LinuxContainerResources(memory_limit_in_bytes=64 << 20, memory_swap_limit_in_bytes=64 << 20)
+
+    update = pb.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+    served.cri.runtime.UpdateContainerResources(update)
+
+    limits = served.cri.container_status(container).resources.linux
+    assert limits.memory_limit_in_bytes == 64 << 20
+    assert kubelet.inside(container, "cat /proc/self/uid_map").split()[1] == str(FIRST)

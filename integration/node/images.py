@@ -60,7 +60,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image to be made: its reference, files of its only layer, and Docker's container configuration.
+    """An image to be made: its reference, files of its first layer, and Docker's container configuration.
 
     `config` has the keys of an image's `config` object: Entrypoint, Cmd, Env, User, Labels, Volumes,
     StopSignal, Healthcheck, ...
@@ -69,6 +69,8 @@ class Image:
     reference: str
     files: tuple[File, ...]
     config: Mapping[str, object] = field(default_factory=dict)
+    above: tuple[tuple[File, ...], ...] = ()
+    """The files of further layers, the lowest first."""
 
 
 def architecture() -> str:
@@ -118,22 +120,23 @@ def archives(made: Iterable[Image]) -> bytes:
     files: dict[str, File] = {}
     manifest = []
     for image in made:
-        layer = _tar(image.files)
+        layers = {_digest(layer): layer for layer in map(_tar, (image.files, *image.above))}
         config = msgspec.json.encode(
             {
                 "architecture": architecture(),
                 "os": "linux",
                 "created": _EPOCH,
                 "config": dict(image.config),
-                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer)}"]},
-                "history": [{"created": _EPOCH, "created_by": "pydockershim integration"}],
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
+                "history": [{"created": _EPOCH, "created_by": "pydockershim integration"} for _ in layers],
             }
         )
-        config_name, layer_name = f"{_digest(config)}.json", f"{_digest(layer)}/layer.tar"
+        config_name = f"{_digest(config)}.json"
+        names = {f"{digest}/layer.tar": layer for digest, layer in layers.items()}
         # Docker's own archives use the familiar short form; the containerd store expands it to the full one.
         tag = image.reference.removeprefix("docker.io/library/")
-        manifest.append({"Config": config_name, "RepoTags": [tag], "Layers": [layer_name]})
-        files[config_name], files[layer_name] = File(config_name, config), File(layer_name, layer)
+        manifest.append({"Config": config_name, "RepoTags": [tag], "Layers": [*names]})
+        files |= {name: File(name, content) for name, content in {config_name: config, **names}.items()}
     return _tar([*files.values(), File("manifest.json", msgspec.json.encode(manifest))])
 
 

@@ -190,8 +190,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(kubectl: Kubectl, *command: str) -> Iterator[Terminal]:
-    made = Terminal(kubectl.command("exec", "-it", "box", "--", *command), environ=kubectl.environ())
+def terminal(kubectl: Kubectl, *command: str, pod: str = "box") -> Iterator[Terminal]:
+    made = Terminal(kubectl.command("exec", "-it", pod, "--", *command), environ=kubectl.environ())
     try:
         yield made
     finally:

@@ -1,0 +1,158 @@
+"""What `docker` shows of containers in user namespaces, and what it does to them: the table of docs/oci-runtime.md."""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.by_hand.hands import DockerCli
+from integration.conftest import Images, Served
+from integration.pods.kubelet import Kubelet, unused_name
+from integration.pods.user_namespaces import FIRST, IMAGE_USER, SIZE, kubelet_of, pod_of, started
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
+    with kubelet_of(served, images.busybox) as made:
+        yield made
+
+
+@pytest.fixture
+def docker(served: Served, tmp_path: Path) -> DockerCli:
+    return DockerCli(served.engine, home=tmp_path / "docker")
+
+
+@pytest.fixture
+def app(kubelet: Kubelet) -> str:
+    """A container of a pod in a user namespace, with a file of a user."""
+    container = started(kubelet, pod_of(kubelet))
+    kubelet.inside(container, f"echo mine > /root/mine; chown {IMAGE_USER} /root/mine")
+    return container
+
+
+def is_in_its_namespace(kubelet: Kubelet, app: str) -> bool:
+    shown = kubelet.inside(app, "cat /proc/self/uid_map; stat -c %u /root/mine")
+    return shown.split() == ["0", str(FIRST), str(SIZE), str(IMAGE_USER)]
+
+
+def wait_state(kubelet: Kubelet, app: str, state: "pb.ContainerState") -> None:
+    wait_until(lambda: kubelet.cri.container_status(app).state == state)
+
+
+def owners(served: Served, app: str, path: str) -> dict[str, int]:
+    """Return the owners of files as `docker cp CONTAINER:PATH -` has them, by name."""
+    stream, _ = served.engine.api.get_archive(app, path)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+        return {member.name: member.uid for member in archive}
+
+
+def test_inspect_names_the_runtime(docker: DockerCli, app: str) -> None:
+    found = json.loads(docker("inspect", app))[0]
+
+    assert found["HostConfig"]["Runtime"] == "pydockershim"
+    assert found["HostConfig"]["UsernsMode"] == "host"
+
+
+def test_exec_is_in_the_namespace_of_the_container(docker: DockerCli, app: str) -> None:
+    assert docker("exec", app, "cat", "/proc/self/uid_map").split() == ["0", str(FIRST), str(SIZE)]
+    assert docker("exec", "--user", str(IMAGE_USER), app, "id", "-u") == str(IMAGE_USER)
+    assert docker("exec", app, "sh", "-c", "echo opened > /dev/stdout") == "opened"
+    assert docker("exec", "--privileged", app, "cat", "/proc/self/uid_map").split()[1] == str(FIRST)
+
+
+def test_top_shows_ids_of_the_node(docker: DockerCli, app: str) -> None:
+    assert docker("top", app, "-o", "pid,uid,comm").splitlines()[1].split()[1:] == [str(FIRST), "sleep"]
+
+
+def test_stats_are_shown(docker: DockerCli, app: str) -> None:
+    assert docker("stats", "--no-stream", "--format", "{{.PIDs}}", app) == "1"
+
+
+def test_update_changes_limits(docker: DockerCli, kubelet: Kubelet, app: str) -> None:
+    docker("update", "--memory", "64m", "--memory-swap", "64m", app)
+
+    limits = kubelet.cri.container_status
+    wait_until(lambda: limits(app).resources.linux.memory_limit_in_bytes == 64 << 20)
+    assert is_in_its_namespace(kubelet, app)
+
+
+def test_paused_container_goes_on(docker: DockerCli, kubelet: Kubelet, app: str) -> None:
+    docker("pause", app)
+    docker("unpause", app)
+
+    assert is_in_its_namespace(kubelet, app)
+
+
+@pytest.mark.parametrize("commands", [("restart --time 0",), ("kill", "start"), ("stop --time 0", "start")])
+def test_container_that_is_started_again_is_as_before(
+    docker: DockerCli, kubelet: Kubelet, app: str, commands: tuple[str, ...]
+) -> None:
+    for command in commands:
+        docker(*command.split(), app)
+
+    wait_state(kubelet, app, pb.CONTAINER_RUNNING)
+    assert is_in_its_namespace(kubelet, app)
+
+
+def test_copies_of_a_running_container_have_ids_of_the_node(served: Served, app: str) -> None:
+    assert owners(served, app, "/root") == {"root": FIRST, "root/mine": FIRST + IMAGE_USER}
+
+
+def test_copies_of_a_stopped_container_have_ids_of_the_container(served: Served, docker: DockerCli, app: str) -> None:
+    docker("kill", app)
+
+    assert owners(served, app, "/root") == {"root": 0, "root/mine": IMAGE_USER}
+
+
+def test_what_is_copied_into_a_running_container_is_nobodys(
+    docker: DockerCli, kubelet: Kubelet, app: str, tmp_path: Path
+) -> None:
+    (tmp_path / "new").write_text("new\n")
+
+    docker("cp", str(tmp_path / "new"), f"{app}:/root/new")
+
+    assert kubelet.inside(app, "stat -c %u /root/new; cat /root/new").split() == [str(NOBODY), "new"]
+
+
+def test_what_is_copied_into_a_stopped_container_has_its_owners(
+    docker: DockerCli, kubelet: Kubelet, app: str, tmp_path: Path
+) -> None:
+    (tmp_path / "new").write_text("new\n")
+    docker("kill", app)
+
+    docker("cp", str(tmp_path / "new"), f"{app}:/root/new")
+    docker("start", app)
+
+    wait_state(kubelet, app, pb.CONTAINER_RUNNING)
+    assert kubelet.inside(app, "stat -c %u /root/new; cat /root/new").split() == ["0", "new"]
+
+
+def test_committed_image_has_the_owners_of_the_container(docker: DockerCli, app: str) -> None:
+    image = unused_name("committed")
+    docker("commit", app, image)
+    try:
+        options = ("--rm", "--network", "none", "--entrypoint", "stat")
+        shown = docker("run", *options, image, "-c", "%u", "/root/mine", "/etc/passwd")
+        assert shown.split() == [str(IMAGE_USER), "0"]
+    finally:
+        docker("rmi", image)
+
+
+def test_diff_of_a_running_container_takes_the_ids_of_the_node_for_changes(docker: DockerCli, app: str) -> None:
+    assert {"A /root/mine", "C /etc/passwd"} <= {*docker("diff", app).splitlines()}
+
+
+def test_diff_of_a_stopped_container_names_what_has_changed(docker: DockerCli, app: str) -> None:
+    docker("kill", app)
+
+    changed = docker("diff", app).splitlines()
+
+    assert "A /root/mine" in changed
+    assert not [line for line in changed if line.endswith((" /etc/passwd", " /bin/busybox"))]

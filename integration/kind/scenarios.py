@@ -32,7 +32,6 @@ LEFT_OUT = frozenset(
         "pod reaches the api server and has a token for it",
         "events reach a kubelet that asks for them",
         "classes of pods have their control groups",
-        "pods have user namespaces of their own",  # the image of the node gives Docker no OCI runtime of ours
     }
 )
 NAME = "node"

@@ -14,6 +14,8 @@ from integration.kind.image import CHECKOUT, PAUSE, VERSION
 from integration.kind.node import KindNode
 from integration.node.images import BUSYBOX, archive, busybox_image
 from integration.node.isolation import Node
+from integration.pods.kubelet import in_context, secured
+from integration.pods.user_namespaces import FIRST, SIZE, features, own_users
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -21,13 +23,17 @@ LEASES = "/var/lib/cni/networks/pods-bridge"
 
 
 @contextmanager
-def pod(cri: Cri, name: str) -> Iterator[tuple[str, str]]:
+def pod(cri: Cri, name: str, namespaces: pb.NamespaceOption | None = None) -> Iterator[tuple[str, str]]:
     """Run a pod with a container in the group of pods; yield both ids, and remove what is there of it at the end."""
     uid = uuid.uuid4().hex
-    config = pod_config(name, uid=uid, linux=pb.LinuxPodSandboxConfig(cgroup_parent=f"kubepods-pod{uid}.slice"))
+    options = namespaces or pb.NamespaceOption()
+    context = in_context(namespace_options=options)["linux"].security_context
+    group = f"kubepods-pod{uid}.slice"
+    config = pod_config(name, uid=uid, linux=pb.LinuxPodSandboxConfig(cgroup_parent=group, security_context=context))
     sandbox = cri.run(config)
     try:
-        container = cri.create(sandbox, container_config("main", image=BUSYBOX), pod=config)
+        own = container_config("main", image=BUSYBOX, **secured(namespace_options=options))
+        container = cri.create(sandbox, own, pod=config)
         cri.start(container)
         yield sandbox, container
     finally:
@@ -121,6 +127,16 @@ def test_a_pod_runs_below_the_slice_of_its_pod(kind_node: KindNode) -> None:
 
     assert said.stdout.startswith(b"here\n")
     assert re.search(rf"/kubepods-pod\w+\.slice/docker-{container}\.scope$", groups, flags=re.MULTILINE), groups
+    nothing_is_left(kind_node)
+
+
+def test_a_pod_is_in_a_user_namespace_of_its_own(kind_node: KindNode) -> None:
+    with kind_node.cri() as cri:
+        wait_until(lambda: features(cri).user_namespaces)
+        with pod(cri, "mapped", own_users()) as (_, container):
+            said = cri.exec(container, "sh", "-c", "cat /proc/self/uid_map; touch /new; stat -c %u /new /bin")
+
+    assert said.stdout.split() == [b"0", b"%d" % FIRST, b"%d" % SIZE, b"0", b"0"]
     nothing_is_left(kind_node)
 
 

@@ -18,6 +18,7 @@ from integration.node.engine import has_link
 from integration.node.leak_check import NodeSnapshot
 from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.root import ORDERS
 
 READ_SECONDS = 5.0
 MORE_THREADS = 30
@@ -58,6 +59,7 @@ class Invariants:
                 *self._of_docker(sandboxes, containers),
                 *self._of_network(pods, sandboxes),
                 *self._of_state(sandboxes),
+                *self._of_orders(pods, sandboxes, containers),
                 *self._of_mounts(),
                 *self._of_processes(),
             ]
@@ -69,7 +71,9 @@ class Invariants:
 
     def final_violations(self) -> list[str]:
         """Say what is left when all pods are gone."""
-        return [f"left behind: {each}" for each in self._before.added(self._target.snapshot())]
+        removed = {f"state: {ORDERS}/{each}" for each in self._target.removed_by_hand}
+        added = self._before.added(self._target.snapshot())
+        return [f"left behind: {each}" for each in added if each not in removed]
 
     def log_violations(self, pods: Sequence[ChaosPod]) -> list[str]:
         """Say what is wrong with the logs of containers that run, or have ended and are there."""
@@ -176,6 +180,15 @@ class Invariants:
         found = _difference("checkpoints", checkpoints, ids)
         files = len(list((state / "resolv-conf").glob("*")))  # their names are made before there is an id
         return found if files == len(ids) else [*found, f"{files} files resolv.conf for {len(ids)} sandboxes"]
+
+    def _of_orders(
+        self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
+    ) -> list[str]:
+        """Compare with what is in user namespaces. Orders of what was removed by hand go at the server's next start."""
+        own = {pod.uid for pod in pods if pod.has_own_users}
+        ids = {sandbox.id for sandbox in sandboxes if sandbox.labels[UID] in own}
+        ids |= {container.id for container in containers if container.pod_sandbox_id in ids}
+        return _difference("orders", self._target.orders - self._target.removed_by_hand, ids)
 
     def _of_mounts(self) -> list[str]:
         now = self._target.snapshot()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Literal
 
@@ -15,6 +16,10 @@ MOST_PODS = 12
 """That are there after a round."""
 MOST_FAULTS = 3
 """Of one round; no two on the same part of the node."""
+IDS = 1 << 16
+"""How many ids a kubelet gives a pod in a user namespace."""
+_OWN_USERS = 1 / 3
+"""Of the pods, that are in user namespaces."""
 _BEGIN_SECONDS = 3.0
 """Faults begin in this time from the begin of the round."""
 
@@ -26,6 +31,8 @@ class NewPod:
     name: str
     kind: Kind
     at: float = 0.0
+    first_id: int = 0
+    """The node's id of its root, in a user namespace that no other pod has; 0 for the node's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ def plans(seed: int, *, faults: Sequence[str], longest: float) -> Iterator[Plan]
     """
     random = Random(seed)
     present: list[str] = []
+    ids = count(IDS, IDS)
     number = 0
     while True:
         number += 1
@@ -74,9 +82,14 @@ def plans(seed: int, *, faults: Sequence[str], longest: float) -> Iterator[Plan]
         gone = random.sample(present, random.randint(0, min(AT_ONCE - 1, len(present))))
         room = min(AT_ONCE - len(gone), MOST_PODS - len(present) + len(gone))
         names = [f"{seed}-{number}-{each}" for each in range(random.randint(min(1, room), room))]
-        made = tuple(NewPod(name, random.choice(KINDS), random.uniform(0, last)) for name in names)
+        made = tuple(_new_pod(random, name, ids=ids, last=last) for name in names)
         present = [name for name in present if name not in gone] + names
         yield Plan(number, made, tuple(OldPod(name, random.uniform(0, last)) for name in gone), steps)
+
+
+def _new_pod(random: Random, name: str, *, ids: Iterator[int], last: float) -> NewPod:
+    kind, at = random.choice(KINDS), random.uniform(0, last)
+    return NewPod(name, kind, at, first_id=next(ids) if random.random() < _OWN_USERS else 0)
 
 
 def _steps(random: Random, *, faults: Sequence[str], longest: float) -> tuple[Step, ...]:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.chaos.plan import Kind, NewPod
-from integration.cri import HOST_NETWORK, container_config, pod_config
+from integration.cri import container_config, pod_config
 from integration.node.images import BUSYBOX
-from integration.pods.kubelet import secured
+from integration.pods.kubelet import in_context, secured
+from integration.pods.user_namespaces import own_users
 from shim.api.v1 import api_pb2 as pb
 
 UID = "io.kubernetes.pod.uid"
@@ -38,6 +39,8 @@ class ChaosPod:
     kind: Kind
     logs: Path
     volume: Path
+    first_id: int = 0
+    """The node's id of its root, in a user namespace of its own; 0 for the node's own."""
     sandboxes: set[str] = field(default_factory=set)
     """Whose RunPodSandbox has succeeded, and whose removal has not been asked for."""
     made: dict[str, Made] = field(default_factory=dict)
@@ -60,13 +63,25 @@ class ChaosPod:
         return self.kind != "host"
 
     @property
+    def has_own_users(self) -> bool:
+        """Whether it is in a user namespace of its own."""
+        return self.first_id > 0
+
+    @property
+    def _namespaces(self) -> pb.NamespaceOption:
+        network = pb.POD if self.has_network else pb.NODE
+        if not self.has_own_users:
+            return pb.NamespaceOption(network=network)
+        return own_users(self.first_id, network=network)
+
+    @property
     def containers(self) -> tuple[str, ...]:
         """Names of its containers."""
         return ("job",) if self.kind == "job" else ("main", "side") if self.kind == "network" else ("main",)
 
     def config(self, attempt: int) -> pb.PodSandboxConfig:
         """Return the configuration of its sandbox."""
-        more = {} if self.has_network else {"linux": HOST_NETWORK}
+        more = in_context(namespace_options=self._namespaces)
         return pod_config(self.name, uid=self.uid, attempt=attempt, log_directory=str(self.logs), **more)
 
     def container(self, name: str, attempt: int) -> pb.ContainerConfig:
@@ -79,7 +94,7 @@ class ChaosPod:
             command=JOB if name == "job" else SERVICE,
             log_path=f"{name}/{attempt}.log",
             mounts=mounts,
-            **secured(),
+            **secured(namespace_options=self._namespaces),
         )
 
     def is_ended(self, name: str) -> bool:
@@ -89,4 +104,4 @@ class ChaosPod:
 
 def new_pod(plan: NewPod, *, logs: Path, volume: Path) -> ChaosPod:
     """Make the pod of a schedule; nothing of it exists yet."""
-    return ChaosPod(plan.name, plan.kind, logs / plan.name, volume)
+    return ChaosPod(plan.name, plan.kind, logs / plan.name, volume, plan.first_id)

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -14,18 +14,21 @@ from integration.chaos.events import Events, event_violations, missing_events
 from integration.chaos.faults import inflict, possible
 from integration.chaos.invariants import Invariants, sizes
 from integration.chaos.kubelet import Calm, Kubelet
-from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, MOST_PODS, NewPod, Plan, plans
+from integration.chaos.plan import AT_ONCE, IDS, KINDS, MOST_FAULTS, MOST_PODS, NewPod, Plan, plans
 from integration.chaos.pods import ChaosPod, new_pod
 from integration.chaos.target import Target, new_target
 from integration.cri import Cri, connected
 from integration.node.commands import NodeError
 from integration.node.isolation import Node, new_home
+from integration.pods.user_namespaces import features
+from integration.waiting import wait_until
 
 CALM_SECONDS = 180.0
 """After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
 TRUE_SECONDS = 120.0
 """After that: by then everything else is as it must be."""
 _AGAIN_SECONDS = 0.2
+_TEST_SECONDS = 30.0
 
 Say = Callable[[str], object]
 
@@ -84,6 +87,9 @@ class _Runner:
         self._say = say
         self._began = time.monotonic()
         self._pods: dict[str, ChaosPod] = {}
+        self._has_user_namespaces = _has_user_namespaces(cri)
+        if not self._has_user_namespaces:
+            say("no pod is in a user namespace: this node has none for pods")
         self._warm_up()
         self._invariants = Invariants(target, cri)
 
@@ -95,7 +101,7 @@ class _Runner:
         faults = ", ".join(map(str, plan.steps))
         self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
         removed = [self._pods.pop(pod.name) for pod in plan.removed]
-        made = [new_pod(each, logs=self._target.dirs.logs, volume=self._target.volume.path) for each in plan.made]
+        made = [self._new_pod(each) for each in plan.made]
         found = self._disturbed(plan, made, removed)
         self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
@@ -127,12 +133,18 @@ class _Runner:
     def _warm_up(self) -> None:
         """Have what the first pods make for all that follow."""
         pods = [
-            new_pod(NewPod(f"first-{kind}", kind), logs=self._target.dirs.logs, volume=self._target.volume.path)
+            self._new_pod(NewPod(f"first-{kind}-{first_id}", kind, first_id=first_id))
             for kind in sorted(set(KINDS))
+            for first_id in (0, IDS)
         ]
         found = self._disturbed(Plan(0, (), (), ()), pods, []) + self._disturbed(Plan(0, (), (), ()), [], pods)
         if found:
             raise NodeError(f"a pod without any fault: {'; '.join(found)}")
+
+    def _new_pod(self, plan: NewPod) -> ChaosPod:
+        if not self._has_user_namespaces:
+            plan = replace(plan, first_id=0)
+        return new_pod(plan, logs=self._target.dirs.logs, volume=self._target.volume.path)
 
     def _disturbed(self, plan: Plan, made: list[ChaosPod], removed: list[ChaosPod]) -> list[str]:
         """Have the pods made and removed, and the others kept up, while the faults happen; returns what was wrong."""
@@ -197,6 +209,15 @@ class _Runner:
 
     def _clock(self) -> str:
         return f"{time.monotonic() - self._began:7.1f} s"
+
+
+def _has_user_namespaces(cri: Cri) -> bool:
+    """Return whether pods can have user namespaces, once the server has tested that."""
+    try:
+        wait_until(lambda: features(cri).user_namespaces, _TEST_SECONDS)
+    except AssertionError:
+        return False
+    return True
 
 
 def _troubles(plan: Plan, happening: list[Future[None]]) -> list[str]:

@@ -13,7 +13,7 @@ from integration.node import images
 from integration.node.commands import NodeError
 from integration.node.daemon import Daemon
 from integration.node.disk import Disk
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, ordered_runtime, remove_link
 from integration.node.engines import make_engine
 from integration.node.fuse import HangingVolume
 from integration.node.isolation import Node
@@ -21,6 +21,7 @@ from integration.node.leak_check import NodeSnapshot
 from integration.node.mounts import unmount_all
 from integration.node.processes import helper_of, log_process_of
 from integration.server import Server
+from shim.checkpoint.root import ORDERS
 
 BRIDGE = "chaos0"
 SUBNET = "10.95.0.0/16"
@@ -54,6 +55,11 @@ class Target:
         self.life += 1
         self.server.start()
 
+    @property
+    def orders(self) -> set[str]:
+        """The containers that have an order for the OCI runtime."""
+        return {path.name for path in (self.dirs.state / ORDERS).glob("*")}
+
     def snapshot(self) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""
         return self.dirs.snapshot(self.engine)
@@ -86,7 +92,10 @@ def new_target(node: Node, engine_name: str, home: Path, *, plugin_seconds: int 
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
     (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
-    engine = make_engine(node, engine_name, variant="-chaos", settings={"live-restore": True})
+    # Orders are in the state directory, as on a node: what happens to that happens to them.
+    runtimes = ordered_runtime(home, orders=dirs.state / ORDERS)
+    settings: dict[str, object] = {"live-restore": True, "runtimes": runtimes}
+    engine = make_engine(node, engine_name, variant="-chaos", settings=settings)
     with ExitStack() as stack:
         stack.callback(remove_link, BRIDGE)
         stack.callback(engine.close)

@@ -37,19 +37,22 @@ def test_what_belongs_to_no_pod_is_found(target: Target, cri: Cri) -> None:
     invariants = Invariants(target, cri)
     lease = target.dirs.cni_leases / "chaos" / "10.95.0.200"
     pin, checkpoint = target.dirs.netns / "cri-left", target.dirs.state / "sandboxes" / "left.json"
+    order = target.dirs.state / "oci" / "left"
+    order.parent.mkdir(exist_ok=True)
     lease.parent.mkdir(exist_ok=True)
     container = target.engine.api.create_container(BUSYBOX, ["true"])["Id"]
-    for path in (lease, pin, checkpoint):
+    for path in (lease, pin, checkpoint, order):
         path.touch()
     found = invariants.violations([])
     target.engine.api.remove_container(container)
-    for path in (lease, pin, checkpoint):
+    for path in (lease, pin, checkpoint, order):
         path.unlink()
     assert found == [
         f"Docker has container {container[:12]}, created, which is not listed",
         "addresses in IPAM: 10.95.0.200 is there and belongs to no pod",
         "pinned namespaces: cri-left is there and belongs to no pod",
         "checkpoints: left is there and belongs to no pod",
+        "orders: left is there and belongs to no pod",
     ]
 
 

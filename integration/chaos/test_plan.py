@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from integration.chaos.plan import AT_ONCE, MOST_FAULTS, MOST_PODS, Plan, plans
+from integration.chaos.plan import AT_ONCE, IDS, MOST_FAULTS, MOST_PODS, Plan, plans
 
 FAULTS = ("server kill", "server stop", "docker kill", "docker stop", "link cut")
 
@@ -26,6 +26,14 @@ def test_pods_come_and_go_within_their_limits() -> None:
         assert len(made) + len(removed) <= AT_ONCE
         present = present - removed | made
         assert len(present) <= MOST_PODS
+
+
+def test_a_third_of_the_pods_have_users_of_their_own() -> None:
+    first_ids = [pod.first_id for plan in some(6) for pod in plan.made]
+    own = [first_id for first_id in first_ids if first_id]
+    assert 0.25 < len(own) / len(first_ids) < 0.42
+    assert len(set(own)) == len(own)
+    assert min(own) >= IDS
 
 
 def test_faults_of_one_round_hit_different_parts() -> None:

@@ -84,7 +84,7 @@ class Engine:
             "cgroup-parent": self.cgroup_parent,
             # Where systemd runs, Docker would ask it for cgroups; in most namespaces of ours it cannot be reached.
             "exec-opts": [f"native.cgroupdriver={self.cgroup_driver}"],
-            "runtimes": ordered_runtime(self.home),
+            "runtimes": ordered_runtime(self.home, orders=self.home / ORDERS),
             **extra,
         }
 
@@ -199,12 +199,15 @@ class Engine:
         wait_until(lambda: not self.api.containers(all=True, quiet=True), _STOP_SECONDS)
 
 
-def ordered_runtime(home: Path) -> dict[str, object]:
-    """Install the OCI runtime of this checkout into a directory; return it as Docker's setting `runtimes`."""
+def ordered_runtime(home: Path, *, orders: Path) -> dict[str, object]:
+    """Install the OCI runtime of this checkout into a directory; return it as Docker's setting `runtimes`.
+
+    It reads its orders in the directory `orders`.
+    """
     script = home / "oci-runtime"
     script.write_bytes(oci_runtime().content)
     script.chmod(0o755)
-    return {ORDERED_RUNTIME: {"path": str(script), "runtimeArgs": [ORDERS_OPTION, str(home / ORDERS)]}}
+    return {ORDERED_RUNTIME: {"path": str(script), "runtimeArgs": [ORDERS_OPTION, str(orders)]}}
 
 
 def answers(path: Path) -> bool:

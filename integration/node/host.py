@@ -23,6 +23,7 @@ from integration.node.engine import answers, has_link, ordered_runtime, remove_l
 from integration.node.mounts import unmount_all
 from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
 from integration.node.rules import Rules, restore, rules_now
+from shim.checkpoint.root import ORDERS
 from shim.install import daemon_json
 from shim.install.layout import DAEMON_JSON
 from shim.netns.pin import remove_empty_directory
@@ -213,7 +214,7 @@ def _with_runtime() -> Path:
     text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else None
     settings = daemon_json.parse_settings(text, path=str(DAEMON_JSON))
     path = _HOME / DAEMON_JSON.name
-    path.write_text(daemon_json.merged(settings, {daemon_json.RUNTIMES: ordered_runtime(_HOME)}))
+    path.write_text(daemon_json.merged(settings, {daemon_json.RUNTIMES: ordered_runtime(_HOME, orders=_HOME / ORDERS)}))
     return path
 
 

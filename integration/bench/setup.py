@@ -81,10 +81,12 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
 
 
 @contextmanager
-def beside(setup: Setup, *, environ: Mapping[str, str]) -> Iterator[Engine]:
-    """Run another engine of the same version with the same images, whose dockerd has further variables."""
+def beside(
+    setup: Setup, *, environ: Mapping[str, str] | None = None, settings: dict[str, object] | None = None
+) -> Iterator[Engine]:
+    """Run another engine of the same version with the same images, whose dockerd has further variables or settings."""
     node = _node()
-    engine = make_engine(node, setup.engine.name, variant="-beside", environ=environ)
+    engine = make_engine(node, setup.engine.name, variant="-beside", environ=environ, settings=settings)
     try:
         engine.start()
         _load(engine, node)

@@ -32,7 +32,8 @@ def pod(cri: Cri, name: str, namespaces: pb.NamespaceOption | None = None) -> It
     config = pod_config(name, uid=uid, linux=pb.LinuxPodSandboxConfig(cgroup_parent=group, security_context=context))
     sandbox = cri.run(config)
     try:
-        own = container_config("main", image=BUSYBOX, **secured(namespace_options=options))
+        linux = secured(namespace_options=options)["linux"]
+        own = container_config("main", image=BUSYBOX, linux=linux)
         container = cri.create(sandbox, own, pod=config)
         cri.start(container)
         yield sandbox, container

@@ -16,7 +16,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.pods.kubelet import Kubelet, in_context, pid_of, refusal, secured
-from integration.pods.test_user_namespaces import own_users
+from integration.pods.user_namespaces import own_users
 from integration.waiting import wait_until
 from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb

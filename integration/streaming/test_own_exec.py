@@ -13,7 +13,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.pods.kubelet import Kubelet, in_context, secured, unused_name
-from integration.pods.test_user_namespaces import features, own_users
+from integration.pods.user_namespaces import features, own_users
 from integration.streaming.leftovers import processes
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -97,7 +97,7 @@ def test_a_process_is_like_dockers(served: Served, kubelet: Kubelet, context: st
 
 
 def test_a_process_in_a_user_namespace_is_like_dockers(served: Served, kubelet: Kubelet) -> None:
-    wait_until(lambda: features(served).user_namespaces, seconds=10)
+    wait_until(lambda: features(served.cri).user_namespaces, seconds=10)
     options = own_users()
     pod = kubelet.pod(**in_context(namespace_options=options))
     for user in (0, 1000):

@@ -17,7 +17,7 @@ ENGINES_OF = {
     "stats": _EACH_STORE,
     # Long, and about what the server does rather than Docker.
     "by_hand": ("28",),
-    "by_hand/test_user_namespaces.py": _EACH_STORE,
+    "by_hand/test_user_namespace_containers.py": _EACH_STORE,
     "chaos": ("28-containerd",),
     "fields/test_daemon_json.py": ("28",),
     "image/test_credentials.py": ("28-containerd",),

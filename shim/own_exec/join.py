@@ -95,6 +95,7 @@ class Join:
         """Take what runc would inherit from the containerd-shim, while the host's root may still do so."""
         plan = self._plan
         kernel.end_with_parent()
+        kernel.unblock_signals()
         os.setpriority(os.PRIO_PROCESS, 0, plan.niceness)
         kernel.set_io_priority(plan.io_priority)
         os.sched_setaffinity(0, plan.processors)

@@ -134,14 +134,32 @@ def set_io_priority(priority: int) -> None:
     check(call(_NUMBER["ioprio_set"], _IOPRIO_WHO_PROCESS, 0, priority), "set the I/O priority")
 
 
-def reset_signals() -> None:
-    """Block no signal, and ignore none of those that Python ignores: the programs that are executed inherit that."""
-    nothing = ctypes.create_string_buffer(128)
-    check(libc.sigprocmask(_SIG_SETMASK, nothing, None), "sigprocmask")
+def watch_children() -> int:
+    """Return a descriptor that is readable when a child of this process has ended, with one `struct signalfd_siginfo`.
+
+    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores.
+    """
+    signals = _signals(_SIGCHLD)
+    check(libc.sigprocmask(_SIG_SETMASK, signals, None), "sigprocmask")
     for number in _IGNORED_BY_PYTHON:
         libc.signal(number, None)
+    return check(libc.signalfd(-1, signals, os.O_NONBLOCK | os.O_CLOEXEC), "signalfd")
+
+
+def unblock_signals() -> None:
+    """Block no signal."""
+    check(libc.sigprocmask(_SIG_SETMASK, _signals(), None), "sigprocmask")
+
+
+def _signals(*numbers: int) -> ctypes.Array[ctypes.c_ulong]:
+    """Return a `sigset_t`."""
+    words = (ctypes.c_ulong * (_SIGSET_BYTES // ctypes.sizeof(ctypes.c_ulong)))()
+    for number in numbers:
+        words[0] |= 1 << number - 1
+    return words
 
 
 _SIG_SETMASK = 2
+_SIGSET_BYTES = 128
 _IGNORED_BY_PYTHON = (13, 25)
 """SIGPIPE and SIGXFSZ."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NAME = b"own-exec"
 _HANDED_OVER = 3
+_SIGNAL_BYTES = 128
+"""struct signalfd_siginfo."""
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred: pid, uid, gid."""
 
@@ -71,7 +73,6 @@ class Program:
         """`descriptor` is the socket to the server."""
         kernel.set_name(NAME)
         kernel.hide_memory()
-        kernel.reset_signals()
         os.set_inheritable(descriptor, False)
         self._server = _socket.socket(fileno=descriptor)
         self._commands: dict[int, _Command] = {}
@@ -82,6 +83,8 @@ class Program:
         self._poll = select.poll()
         self._actions: dict[int, Callable[[], bool]] = {}
         self._watch(descriptor, self._take_packet)
+        self._ends = kernel.watch_children()
+        self._watch(self._ends, self._take_ends)
 
     def run(self) -> None:
         """Serve until the server closes its socket; then kill what runs, and return."""
@@ -133,8 +136,8 @@ class Program:
             theirs.close()
         command = _Command(number, joining, ours)
         self._commands[number] = command
+        self._children[joining] = command
         self._watch(ours.fileno(), lambda: self._take_report(command))
-        self._watch_end(joining, command)
 
     def _take_report(self, command: _Command) -> bool:
         kind, number, text = report.receive(command.reports)
@@ -148,7 +151,6 @@ class Program:
             self._unwatch(command.reports.fileno())
             command.reports.close()
             self._report_start(command)
-            self._reap()
         return True
 
     def _begin(self, command: _Command, pid: int) -> None:
@@ -157,7 +159,8 @@ class Program:
             command.status = self._early.pop(pid)
             return
         command.pid = pid
-        command.process = self._watch_end(pid, command)
+        command.process = os.pidfd_open(pid)
+        self._children[pid] = command
         if command.is_killed:
             command.kill()
 
@@ -174,47 +177,35 @@ class Program:
             os.close(command.terminal)
         self._forget_if_over(command)
 
-    def _watch_end(self, pid: int, command: _Command) -> int:
-        """Have a process reaped when it ends; return its descriptor."""
-        process = os.pidfd_open(pid)
-        self._children[pid] = command
-
-        def reap() -> bool:
-            self._unwatch(process)
-            os.close(process)
-            if command.process == process:
-                command.process = -1
-            self._reap()
-            return True
-
-        self._watch(process, reap)
-        return process
-
-    def _reap(self) -> None:
+    def _take_ends(self) -> bool:
         """Reap every process that has ended."""
+        os.read(self._ends, _SIGNAL_BYTES)
         try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._note_end(*ended)
         except ChildProcessError:
-            pass  # there is none
-        if all(command.is_reported for command in self._commands.values()):
-            self._early.clear()
+            pass  # there is none any more
+        return True
 
     def _note_end(self, pid: int, status: int) -> None:
         command = self._children.pop(pid, None)
         if command is None:
             self._early[pid] = status
-        elif pid == command.joining:
+            return
+        if pid == command.joining:
             command.joining = 0
-            self._forget_if_over(command)
         else:
             command.pid, command.status = 0, status
-            self._forget_if_over(command)
+            os.close(command.process)
+            command.process = -1
+        self._forget_if_over(command)
 
     def _forget_if_over(self, command: _Command) -> None:
         if not command.is_reported or command.joining or command.pid:
             return
         del self._commands[command.number]
+        if not self._commands:
+            self._early.clear()  # those were of commands that had not begun
         if command.has_begun:
             self._tell(command.number, wire.ENDED, command.status)
 

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -199,8 +200,7 @@ def test_nothing_is_left_of_many_commands(program: ExecProgram) -> None:
         with pytest.raises(NotBegun), running(program, "no-such-program"):
             pass
     wait_until(lambda: descriptors() == before)
-    children = subprocess.run(["ps", "--ppid", str(program.pid), "-o", "pid="], capture_output=True, check=False)
-    assert children.stdout == b""
+    assert children_of(program) == b""
 
 
 def test_the_program_cannot_be_written_by_its_file(program: ExecProgram) -> None:
@@ -283,3 +283,18 @@ def test_a_command_that_has_gained_rights_is_killed_with_the_program(program: Ex
     with running(program, "sleep", "600", effective=0, permitted=0) as (found, _), ProcessHandle(found.pid) as process:
         os.kill(program.pid, signal.SIGKILL)
         assert process.ends_within(10)
+
+
+def test_a_process_that_dies_before_it_reports_is_reaped(program: ExecProgram) -> None:
+    """A container could not end as long as a process in its PID namespace is not reaped."""
+    load_number, kill, allow = (0x20, 0, 0, 0), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000)
+    kill_at_setsid = b"".join(struct.pack("HBBI", *each) for each in (load_number, (0x15, 0, 1, 112), kill, allow))
+    for _ in range(20):
+        with pytest.raises(NotBegun, match="it was killed"), running(program, "true", filter=kill_at_setsid):
+            pass
+    wait_until(lambda: not children_of(program))
+
+
+def children_of(program: ExecProgram) -> bytes:
+    found = subprocess.run(["ps", "--ppid", str(program.pid), "-o", "pid="], capture_output=True, check=False)
+    return found.stdout

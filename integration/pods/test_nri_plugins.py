@@ -59,15 +59,18 @@ def test_device_injector_adds_devices_and_mounts(served: Served, kubelet: Kubele
         pod = kubelet.pod(annotations={"devices.nri.io/pod": device, "mounts.nri.io/pod": mount})
         container = kubelet.started(pod)
         shown = kubelet.inside(container, "cat /mine/file; echo x > /dev/mine && stat -c %t:%T:%a /dev/mine")
-    assert shown.split() == ["injected", "1:3", "666"]
+    assert shown.split() == ["injected", "1:3:666"]
 
 
 def test_ulimit_adjuster_sets_limits_for_exec_too(served: Served, kubelet: Kubelet, log: Path) -> None:
     with running(served, "ulimit-adjuster", log=log):
         pod = kubelet.pod(
-            annotations={"ulimits.nri.containerd.io/pod": "- type: RLIMIT_NOFILE\n  soft: 1111\n  hard: 2222\n"}
+            annotations={
+                "ulimits.noderesource.dev/container.limited": "- type: RLIMIT_NOFILE\n  soft: 1111\n  hard: 2222\n"
+            }
         )
-        container = kubelet.started(pod, "sh", "-c", "ulimit -n > /limit; sleep 3600")
+        name = pb.ContainerMetadata(name="limited")
+        container = kubelet.started(pod, "sh", "-c", "ulimit -n > /limit; sleep 3600", metadata=name)
         wait_until(lambda: kubelet.inside(container, "cat /limit").strip() == "1111")
         assert kubelet.inside(container, "ulimit -Hn").strip() == "2222"
         assert docker_exec(served, container, "ulimit -n").strip() == "1111"

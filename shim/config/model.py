@@ -128,7 +128,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory of their configurations: `10-logger.conf`, or `logger.conf`."""
 
     nri_plugin_registration_timeout: float = 5.0
-    """Seconds that an NRI plugin may take from its connection to its registration."""
+    """Seconds that an NRI plugin may take to register, and for its answer to all that there is on the node."""
 
     nri_plugin_request_timeout: float = 2.0
     """Seconds that an NRI plugin may take for an answer; one that takes longer is dropped."""

@@ -26,11 +26,12 @@ log = structlog.get_logger(__name__)
 
 
 def hide_from_clients(rt: Runtime, key: Key, *, until: ExitStack) -> None:
-    """Show a container that is being made to no client until the stack ends, if plugins are to be told of it first."""
-    hidden = rt.nri.active
-    if hidden:
-        until.enter_context(rt.view.defer_events(key))
-    until.enter_context(rt.unseen.making(key, hidden=hidden))
+    """Show a container that is being made to no client until the stack ends, if plugins are to be told of it first.
+
+    They may connect at any time, so its events wait in any case.
+    """
+    until.enter_context(rt.view.defer_events(key))
+    until.enter_context(rt.unseen.making(key, hidden=lambda: rt.nri.active))
 
 
 def finish_with_plugins(

@@ -64,7 +64,7 @@ class Timeouts:
     """Seconds that plugins have."""
 
     registration: float
-    """From the connection to the registration."""
+    """From the connection to the registration, and for the answer to what there is on the node."""
     request: float
     """For the answer to each call."""
 
@@ -96,6 +96,8 @@ class Plugins:
         self._plugins: tuple[Plugin, ...] = ()
         """In the order in which they are asked."""
         self._connections: set[Connection] = set()
+        self._joining: tuple[Plugin, ...] = ()
+        """Those that are being synchronized: events wait for that, and then they are told of them."""
         self._expected = 0
         """Installed plugins that are yet to come."""
         self._node: Node | None = None
@@ -143,7 +145,7 @@ class Plugins:
     @property
     def active(self) -> bool:
         """Whether there is any plugin, or one is expected."""
-        return bool(self._plugins) or self._expected > 0
+        return bool(self._plugins or self._joining) or self._expected > 0
 
     @property
     def may_change(self) -> bool:
@@ -152,7 +154,7 @@ class Plugins:
 
     def wants(self, occasion: Occasion) -> bool:
         """Return whether a plugin wants to hear of an event."""
-        return any(plugin.wants(occasion) for plugin in self._plugins)
+        return any(plugin.wants(occasion) for plugin in (*self._joining, *self._plugins))
 
     def wanting(self, occasion: Occasion) -> list[Plugin]:
         """Return the plugins that want to hear of an event."""
@@ -227,10 +229,21 @@ class Plugins:
         with _naming(who):
             events = self._configure(connection, known.config)
             plugin = Plugin(connection, who, events=events, pid=known.pid)
-            updates = self._synchronize(plugin)
+            with self._joining_in(plugin):
+                updates = self._synchronize(plugin)
         log.info("NRI plugin registered", plugin=str(who), pid=known.pid)
         if updates:
             self._update(updates)
+
+    @contextmanager
+    def _joining_in(self, plugin: Plugin) -> Iterator[None]:
+        with self._changed:
+            self._joining = (*self._joining, plugin)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._joining = tuple(each for each in self._joining if each is not plugin)
 
     def _configure(self, connection: Connection, config: str) -> int:
         request = nri.ConfigureRequest(
@@ -265,7 +278,8 @@ class Plugins:
 
     def _tell_all(self, plugin: Plugin) -> Sequence[nri.ContainerUpdate]:
         assert self._node is not None  # noqa: S101 - the server starts before it listens
-        end = time.monotonic() + self._timeouts.request
+        # As long as for its registration: it is told of the whole node at once.
+        end = time.monotonic() + self._timeouts.registration
         requests = list(_parts(*self._node.known(first=not self._plugins)))
         for request in requests:
             answer = plugin.connection.call(

@@ -54,7 +54,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
             remove_record(rt, earlier)
         key = sandbox_key(config.metadata)
         with (
-            rt.unseen.making(key, hidden=rt.nri.active),
+            rt.unseen.making(key, hidden=lambda: rt.nri.active),
             rt.view.defer_events(key),
             Rollback(f"run of pod sandbox {name}") as rollback,
         ):

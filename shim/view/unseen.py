@@ -4,7 +4,7 @@ A plugin that is synchronized meanwhile is not told of them either: it hears of 
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -19,20 +19,20 @@ class Unseen:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._untold: frozenset[Key] = frozenset()
-        self._hidden: frozenset[Key] = frozenset()
+        self._hidden: Mapping[Key, Callable[[], bool]] = {}
 
     @contextmanager
-    def making(self, key: Key, *, hidden: bool) -> Iterator[None]:
-        """Keep what has this key from plugins until `tell`, and from clients inside the block if it is `hidden`."""
+    def making(self, key: Key, *, hidden: Callable[[], bool]) -> Iterator[None]:
+        """Keep what has this key from plugins until `tell`, and from clients inside the block while it is `hidden`."""
         with self._lock:
             self._untold |= {key}
-            self._hidden |= {key} if hidden else frozenset()
+            self._hidden = {**self._hidden, key: hidden}
         try:
             yield
         finally:
             with self._lock:
                 self._untold -= {key}
-                self._hidden -= {key}
+                self._hidden = {each: hidden for each, hidden in self._hidden.items() if each != key}
 
     def tell(self, key: Key) -> None:
         """Record that plugins have been told."""
@@ -45,7 +45,8 @@ class Unseen:
 
     def is_hidden(self, record: Record) -> bool:
         """Return whether clients do not see it."""
-        return bool(self._hidden) and key_of(record) in self._hidden
+        hidden = self._hidden.get(key_of(record)) if self._hidden else None
+        return hidden is not None and hidden()
 
     def seen(self, records: Iterable[R]) -> list[R]:
         """Return those that clients see, in order."""

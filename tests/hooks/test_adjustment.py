@@ -1,6 +1,7 @@
 """What plugins change of a new container: what Docker is asked for, what is ordered, and what is refused."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from shim.api.nri import nri_pb2 as nri
+from shim.api.v1 import api_pb2 as pb
+from shim.container.list import list_containers
 from shim.domain.errors import FailedPrecondition
 from shim.hooks.adjustment import HOW, changes_of
 from shim.oci_runtime.adjust import CHANGES
@@ -15,9 +18,9 @@ from shim.oci_runtime.order import Order, decode
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.hooks.conftest import Connect, replace_config, served
-from tests.nri.plugin import connected
+from tests.nri.plugin import arriving, connected
 from tests.pods import created, ready_pod
-from tests.waits import wait_until
+from tests.waits import SECONDS, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/nri.md"
 
@@ -277,3 +280,21 @@ def test_the_built_in_validator_refuses(rt: Runtime, tmp_path: Path, orders: Pat
             plugin.handlers["CreateContainer"] = lambda _: linux(sysctl={"net.a": "1"})
             with pytest.raises(FailedPrecondition, match='lets no plugin change sysctls: "10-sysctl" did'):
                 created(node, pod)
+
+
+def test_a_plugin_that_joins_meanwhile_changes_the_container(node: Runtime, engine: FakeEngine, orders: Path) -> None:
+    pod = ready_pod(node)
+    release = threading.Event()
+    made: list[str] = []
+    with arriving(node.config.nri_socket_path, events=1 << nri.CREATE_CONTAINER - 1) as plugin:
+        plugin.handlers["Synchronize"] = lambda _: release.wait(SECONDS)
+        plugin.handlers["CreateContainer"] = lambda _: adjust(args=["run"])
+        plugin.register("10", "late")
+        plugin.wait_heard("Synchronize")
+        making = threading.Thread(target=lambda: made.append(created(node, pod)))
+        making.start()
+        wait_until(lambda: len(engine.containers) == 2)
+        assert list_containers(node, filter=pb.ContainerFilter()) == []
+        release.set()
+        making.join()
+    assert order_of(orders, made[0]).adjustment == {"args": ["run"]}

@@ -64,6 +64,12 @@ def _docker(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield from check_engine_at(config)
 
 
+def _own_exec(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.own_exec import check_own_exec
+
+    yield from check_own_exec(config)
+
+
 def _nri(config: Config, _environ: Environ) -> Iterator[Finding]:
     from shim.doctor.nri import check_nri
 
@@ -117,6 +123,13 @@ CHECKS = (
         modules=("shim.doctor.docker",),
         seconds=10.0,
         waits_for=lambda config: config.docker_endpoint,
+    ),
+    Check(
+        subject="exec",
+        run=_own_exec,
+        modules=("shim.doctor.own_exec",),
+        seconds=15.0,
+        waits_for=lambda _: "the exec program",
     ),
     Check(
         subject="NRI",

@@ -206,6 +206,11 @@ class Container:
         return unified is not None and _word(Path(unified, "cgroup.freeze")) == b"1"
 
 
+def has_apparmor() -> bool:
+    """Return whether AppArmor can confine containers on this node."""
+    return _word(_APPARMOR) == b"Y"
+
+
 def namespaces_of(pid: int) -> list[tuple[str, int]]:
     """Return path and kind of the namespaces of a process that an exec enters, in order."""
     entered = []
@@ -311,7 +316,7 @@ def _check_known(config: Mapping[str, Any]) -> None:
 
 
 def _check_security_modules(process: _Process) -> None:
-    if process.apparmor_profile and _word(_APPARMOR) == b"Y":
+    if process.apparmor_profile and has_apparmor():
         raise Unsuited("security module", "AppArmor confines it")
     if process.selinux_label and _SELINUX.exists():
         raise Unsuited("security module", "SELinux confines it")

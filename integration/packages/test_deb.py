@@ -87,6 +87,8 @@ def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
         "pydockershim.service",
         "pydockershim.socket",
         "pydockershim.service.d",
+        "pydockershim-exec.service",
+        "pydockershim-exec.socket",
     }
 
 

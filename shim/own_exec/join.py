@@ -99,8 +99,7 @@ class Join:
         os.setpriority(os.PRIO_PROCESS, 0, plan.niceness)
         kernel.set_io_priority(plan.io_priority)
         os.sched_setaffinity(0, plan.processors)
-        for number, limits in plan.limits.items():
-            resource.setrlimit(number, limits)
+        _set_limits(plan.limits)
         _set_oom_score_adjustment(plan.oom_score_adjustment)
         os.umask(plan.umask)
 
@@ -224,6 +223,14 @@ class Join:
             if stat.S_ISREG(mode) and mode & 0o111:
                 return candidate
         raise FileNotFoundError(errno.ENOENT, "")
+
+
+def _set_limits(wanted: dict[int, tuple[int, int]]) -> None:
+    try:
+        for number, limits in wanted.items():
+            resource.setrlimit(number, limits)
+    except ValueError:  # what setrlimit makes of EPERM
+        raise PermissionError(errno.EPERM, "") from None
 
 
 def _set_oom_score_adjustment(wanted: int | None) -> None:

@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import socket
 import struct
@@ -86,6 +87,13 @@ def test_a_program_that_is_not_there_has_not_begun(program: ExecProgram) -> None
 
 def test_a_working_directory_that_is_not_there_is_named(program: ExecProgram) -> None:
     with pytest.raises(NotBegun, match="_move: No such file"), running(program, "true", directory=b"/no/such"):
+        pass
+
+
+def test_a_limit_that_may_not_be_raised_is_named(program: ExecProgram) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    above_the_kernels = 1 << 62 if most < 0 else most + 1
+    with pytest.raises(NotBegun, match="_inherit"), running(program, "true", limits={7: (1, above_the_kernels)}):
         pass
 
 

@@ -1,5 +1,6 @@
 """The packages on fresh machines of Debian 12 and 13 and Ubuntu 24.04, as docs/install.md says."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import make_engine
-from integration.cri import container_config, pod_config
+from integration.cri import Cri, container_config, pod_config
 from integration.node.images import BUSYBOX, Image, busybox_image
 from integration.node.isolation import Node
 from integration.packages.fresh.kinds import KINDS, NEWER, build_names, dnf_install
@@ -59,8 +60,15 @@ def assert_runs_on(machine: Machine, container: str) -> None:
     wait_until(lambda: machine.is_active(*UNITS))
     with machine.cri() as cri:
         assert cri.container_status(container).state == pb.CONTAINER_RUNNING
-        assert cri.exec(container, "hostname").exit_code == 0
+        assert_runs_commands_itself(cri, container)
     assert machine.tried("pydockershim", "doctor")[0] == 0
+
+
+def assert_runs_commands_itself(cri: Cri, container: str) -> None:
+    """The server's unit is hardened: what it runs has the rights of pydockershim-exec.service."""
+    assert cri.exec(container, "hostname").exit_code == 0
+    answer = cri.runtime.Status(pb.StatusRequest(verbose=True))
+    assert json.loads(answer.info["config"])["ownExec"] == {"run": 1, "leftToDocker": {}}
 
 
 @pytest.mark.timeout(1800)
@@ -124,7 +132,7 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
         process = container_config("main", image=BUSYBOX, command=["sleep", "86400"])
         container = cri.create(pod, process, pod=config)
         cri.start(container)
-        assert cri.exec(container, "hostname").exit_code == 0
+        assert_runs_commands_itself(cri, container)
         assert cri.sandbox_status(pod).network.ip
 
     machine.run(*kind.install, machine.put(newer))

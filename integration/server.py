@@ -42,7 +42,7 @@ class Server:
         if forked and (program is not PROGRAM or netns is not None):
             raise NodeError("a server that is forked has neither a program nor a network namespace of its own")
         self.socket = socket
-        self.nri_socket = socket.with_name("nri.sock")
+        self.nri_socket = socket.with_suffix(".nri")
         flags = [f"--{name}={value}" for name, value in settings.items()]
         if not any("nri" in name for name in settings):
             flags.append(f"--nri-socket-path={self.nri_socket}")

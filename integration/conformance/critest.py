@@ -56,7 +56,7 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
         *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
         *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
         f"-test.timeout={_LIMIT_SECONDS + 60}s",
-        *_nri(program, socket.with_name("nri.sock")),
+        *_nri(program, socket.with_suffix(".nri")),
         *(f"-ginkgo.skip={re.escape(name)}" for name in OURS_TO_SKIP),
         *([f"-ginkgo.focus={only}"] if only else ()),
     ]

@@ -16,7 +16,18 @@ from integration.cri import Cri
 from integration.node.commands import NodeError, run
 from integration.node.engine import has_link
 from integration.node.leak_check import NodeSnapshot
-from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
+from integration.node.processes import (
+    EXEC_PROGRAM,
+    HELPER,
+    LOG_PROCESS,
+    Size,
+    children,
+    command,
+    exec_program_of,
+    helper_of,
+    processes_of,
+    size,
+)
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.root import ORDERS
 
@@ -26,6 +37,7 @@ MORE_THREADS = 30
 MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
 _IP_SECONDS = 60.0
+_MODULES = (LOG_PROCESS, HELPER, EXEC_PROGRAM)
 _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
 
 
@@ -42,8 +54,8 @@ class Invariants:
             self._idle["log process"] = size(log_process)
         if (helper := target.helper()) is not None:
             self._idle["helper process"] = size(helper)
-        ours = {log_process, helper}
-        self._of_others = (processes_of(LOG_PROCESS) | processes_of(HELPER)) - ours
+        ours = {log_process, helper, exec_program_of(target.server.daemon.pid)}
+        self._of_others = {pid for module in _MODULES for pid in processes_of(module)} - ours
         """Of other servers in the same namespaces."""
         self._log_read = 0
 
@@ -197,10 +209,10 @@ class Invariants:
 
     def _of_processes(self) -> list[str]:
         server, log_process = self._target.server.daemon.pid, self._target.log_process()
-        known = {log_process, helper_of(server)}
+        known = {log_process, helper_of(server), exec_program_of(server)}
         others = [pid for pid in children(server) if pid not in known]
         found = [f"the server has a child {pid}: {command(pid).decode()!r}" for pid in others]
-        for module in (LOG_PROCESS, HELPER):
+        for module in _MODULES:
             left = processes_of(module) - known - self._of_others
             found += [f"process {pid} of {module.decode()} has no server" for pid in sorted(left)]
         if log_process is None:

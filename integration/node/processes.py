@@ -8,6 +8,7 @@ from pathlib import Path
 
 LOG_PROCESS = b"shim.logs.worker"
 HELPER = b"shim.hostfs.worker"
+EXEC_PROGRAM = b"/shim/own_exec/__main__.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ def helper_of(server: int) -> int | None:
     return _child_of(server, HELPER)
 
 
+def exec_program_of(server: int) -> int | None:
+    """Return the id of a server's program that runs commands in containers, None while there is none."""
+    return _child_of(server, EXEC_PROGRAM)
+
+
 def _child_of(server: int, module: bytes) -> int | None:
     found = [pid for pid in children(server) if module in command(pid)]
     return found[0] if found else None
@@ -102,6 +108,8 @@ def processes_of(module: bytes) -> set[int]:
     found = set()
     for path in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):  # it has just ended
-            if path.read_bytes().startswith(b"python") and module in command(int(path.parent.name)):
+            name = path.read_bytes().strip()
+            # One that was executed by a descriptor has the number of that as its name.
+            if (name.startswith(b"python") or name.isdigit()) and module in command(int(path.parent.name)):
                 found.add(int(path.parent.name))
     return found

@@ -6,8 +6,17 @@ from functools import partial
 
 import structlog
 
+from shim.base import deadline
+from shim.base.deferred_checks import CHECK_SECONDS, LATE_SECONDS
 from shim.base.gather import gather
-from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound, ShimError
+from shim.domain.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    ShimError,
+    Unavailable,
+)
 from shim.domain.labels import created_as
 from shim.domain.names import with_random_suffix
 from shim.engine.errors import LogOptionsClash, NameConflict, RemovalInProgress
@@ -38,20 +47,44 @@ def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:
 
 
 def ensure_removed(rt: Runtime, container_id: str) -> None:
-    """Remove a container by force; one that is gone is fine, one whose removal is in progress is waited for."""
+    """Remove a container by force; one that is gone is fine, one whose removal is in progress is waited for.
+
+    Where Docker does not answer, it may have removed it, or do so yet: then no Remove will ever name it again, so a
+    deferred check removes what is kept of it.
+    """
+    try:
+        _remove(rt, container_id)
+    except (Unavailable, DeadlineExceeded):
+        what = f"what is kept of container {container_id}, whose removal was not answered"
+        rt.deferred_checks.add(partial(_clear, rt, container_id), what=what, seconds=LATE_SECONDS)
+        raise
+    rt.view.forget(container_id)
+    _delete_files(rt, container_id)
+    _remove_left_root(rt, container_id)
+
+
+def _remove(rt: Runtime, container_id: str) -> None:
     try:
         rt.engine.remove_container(container_id)
     except NotFound:
         pass
     except RemovalInProgress:
         rt.engine.wait_removed(container_id)
-    rt.view.forget(container_id)
+
+
+def _clear(rt: Runtime, container_id: str) -> bool:
+    """Remove what is kept of a container that is gone; return False while it is there."""
+    with deadline.bound(CHECK_SECONDS):
+        try:
+            rt.engine.inspect_container(container_id)
+        except NotFound:
+            _delete_files(rt, container_id)
+            return True
+        return False
+
+
+def _delete_files(rt: Runtime, container_id: str) -> None:
     rt.limits.delete(container_id)
-    _delete_order(rt, container_id)
-    _remove_left_root(rt, container_id)
-
-
-def _delete_order(rt: Runtime, container_id: str) -> None:
     directory = orders_directory(rt.facts.info())
     if directory is not None:
         orders.delete(directory, container_id)

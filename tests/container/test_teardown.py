@@ -1,9 +1,16 @@
 import threading
+from dataclasses import replace
 
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base.deferred_checks import DeferredChecks
 from shim.container.remove import remove_container
+from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
+from tests.waits import wait_until
 
 
 def test_an_unknown_container_is_removed_already(rt: Runtime) -> None:
@@ -16,6 +23,35 @@ def test_a_running_one_is_removed_by_force(rt: Runtime, engine: FakeEngine) -> N
     assert container not in engine.containers
     assert container not in [record.id for record in rt.view.containers()]
     remove_container(rt, container_id=container)
+
+
+def test_what_is_kept_of_one_goes_when_the_answer_to_its_removal_is_lost(rt: Runtime, engine: FakeEngine) -> None:
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
+    container = running(rt, ready_pod(rt))
+    rt.limits.put(container, pb.LinuxContainerResources(cpu_shares=2))
+    engine.lose_answer("remove_container", Unavailable("the connection was lost"))
+
+    with pytest.raises(Unavailable):
+        remove_container(rt, container_id=container)
+
+    assert container not in engine.containers
+    wait_until(lambda: rt.limits.get(container) is None)
+
+
+def test_what_is_kept_of_one_stays_until_it_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
+    container = running(rt, ready_pod(rt))
+    rt.limits.put(container, pb.LinuxContainerResources(cpu_shares=2))
+    engine.fail_next("remove_container", Unavailable("docker is restarted"))
+    with pytest.raises(Unavailable):
+        remove_container(rt, container_id=container)
+    asked = len(engine.calls_of("inspect_container"))
+    wait_until(lambda: len(engine.calls_of("inspect_container")) > asked + 2)
+    assert rt.limits.get(container) is not None
+
+    engine.remove_container(container)
+
+    wait_until(lambda: rt.limits.get(container) is None)
 
 
 def test_removal_by_others_is_waited_for(rt: Runtime, engine: FakeEngine) -> None:

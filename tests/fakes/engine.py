@@ -165,6 +165,7 @@ class FakeEngine(FakeImages):
                 raise
             del self.containers[container.id]
             self._emit("container", "destroy", container.id, container.labels)
+            self._answer("remove_container")
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         with self._entered("update_container", container_id):

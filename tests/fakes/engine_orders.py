@@ -107,9 +107,12 @@ class Orders:
             self._arrive(method, subject)
             self._wait_gates(method, subject)
             yield
-            self.answered_at = time.monotonic()
-            if lost := self._lost.get(method):
-                raise lost.pop(0)
+            self._answer(method)
+
+    def _answer(self, method: str) -> None:
+        self.answered_at = time.monotonic()
+        if lost := self._lost.get(method):
+            raise lost.pop(0)
 
     def _arrive(self, method: str, subject: str) -> None:
         self.calls.append((method, subject))

@@ -9,7 +9,6 @@ from shim.doctor.units import BOOTED, SERVICE, UNIT_PATH
 from shim.domain.errors import ShimError
 from shim.own_exec import kernel
 from shim.own_exec.client import SERVICE_SOCKET, ExecProgram
-from shim.own_exec.container import has_apparmor
 
 _SUBJECT = "exec"
 _BY_DOCKER = "Docker runs the commands of exec, probes and hooks"
@@ -23,8 +22,6 @@ def check_own_exec(config: Config, *, service: Path = SERVICE_SOCKET, booted: Pa
         yield Finding("ok", _SUBJECT, f"{_BY_DOCKER}: own_exec is off")
     elif not kernel.KNOWN_MACHINE:
         yield Finding("ok", _SUBJECT, f"{_BY_DOCKER}: the processor is {kernel.MACHINE}")
-    elif has_apparmor():
-        yield Finding("ok", _SUBJECT, f"{_BY_DOCKER} where AppArmor confines the container")
     elif _is_of_systemd(booted) and not service.is_socket():
         text = f"{_BY_DOCKER}: the server's unit is hardened, and {_SOCKET_UNIT} is not active"
         yield Finding("warn", _SUBJECT, text, f"systemctl start {_SOCKET_UNIT}; pydockershim install writes the unit")

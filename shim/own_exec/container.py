@@ -316,8 +316,6 @@ def _check_known(config: Mapping[str, Any]) -> None:
 
 
 def _check_security_modules(process: _Process) -> None:
-    if process.apparmor_profile and has_apparmor():
-        raise Unsuited("security module", "AppArmor confines it")
     if process.selinux_label and _SELINUX.exists():
         raise Unsuited("security module", "SELinux confines it")
     others = set(_word(_SECURITY_MODULES).decode().split(",")) - _WITHOUT_LABELS - {"", "apparmor", "selinux"}

@@ -44,6 +44,9 @@ _GET_PEER = 0x5441
 _UNLOCK = 0x40045431
 """ioctl TIOCSPTLCK: let the other end of a terminal be opened."""
 
+_PROFILE_BYTES = 4096
+_UNCONFINED = b"unconfined"
+
 _PASSWD = b"/etc/passwd"
 _PASSWD_BYTES = 1 << 20
 """Most bytes read of the container's file."""
@@ -71,6 +74,7 @@ class Join:
         try:
             for step in (
                 self._inherit,
+                self._ask_for_profile,
                 self._own_pipes,
                 self._join_control_groups,
                 self._enter_namespaces,
@@ -102,6 +106,17 @@ class Join:
         _set_limits(plan.limits)
         _set_oom_score_adjustment(plan.oom_score_adjustment)
         os.umask(plan.umask)
+
+    def _ask_for_profile(self) -> None:
+        """Have the program that is executed next confined by AppArmor, by the host's /proc (CVE-2019-16884)."""
+        profile = self._plan.apparmor
+        if not profile:
+            return
+        attribute = os.open(_apparmor_attribute(), os.O_RDWR | os.O_CLOEXEC)
+        os.write(attribute, b"exec " + profile)
+        # Such as `docker-default (enforce)`.
+        if os.pread(attribute, _PROFILE_BYTES, 0).rpartition(b" (")[0] != profile and profile != _UNCONFINED:
+            raise OSError(errno.EPERM, "")
 
     def _own_pipes(self) -> None:
         """Let the command open its streams again by `/dev/stdout`."""
@@ -223,6 +238,12 @@ class Join:
             if stat.S_ISREG(mode) and mode & 0o111:
                 return candidate
         raise FileNotFoundError(errno.ENOENT, "")
+
+
+def _apparmor_attribute() -> bytes:
+    """Return the attribute of this process; one of this name is another module's, where there are two."""
+    own = b"/proc/self/attr/apparmor/exec"
+    return own if os.path.exists(own) else b"/proc/self/attr/exec"
 
 
 def _set_limits(wanted: dict[int, tuple[int, int]]) -> None:

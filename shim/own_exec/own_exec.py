@@ -20,7 +20,7 @@ from shim.domain.errors import ResourceExhausted, ShimError, Unavailable, reason
 from shim.own_exec import kernel
 from shim.own_exec.client import ExecProgram, NotBegun, Running
 from shim.own_exec.command import STDERR, STDOUT, Streams
-from shim.own_exec.container import Container, Unsuited, check_same_rights, namespaces_of, read_container
+from shim.own_exec.container import Container, Unsuited, check_same_rights, has_apparmor, namespaces_of, read_container
 from shim.own_exec.filters import Filters
 from shim.own_exec.plan import Plan
 
@@ -201,6 +201,7 @@ class OwnExec:
             niceness=container.niceness,
             processors=sorted(container.processors),
             io_priority=container.io_priority,
+            apparmor=os.fsencode(process.apparmor_profile) if has_apparmor() else b"",
             keyring=b"_ses." + container.id.encode(),
             pipe_owner=(uid, -1) if base is None else (base[0] + uid, base[1]),
             terminal=(request.size or (0, 0)) if request.tty else None,
@@ -297,6 +298,7 @@ def on_host(command: Sequence[str], *, capabilities: int) -> Plan:
         niceness=0,
         processors=sorted(os.sched_getaffinity(0)),
         io_priority=0,
+        apparmor=b"",
         keyring=b"",
         pipe_owner=(-1, -1),
         terminal=None,

@@ -34,6 +34,8 @@ class Plan(NamedTuple):
     niceness: int
     processors: list[int]
     io_priority: int
+    apparmor: bytes
+    """Name of the AppArmor profile; empty for none."""
     keyring: bytes
     """Name of the session keyring; empty to keep the present one."""
     pipe_owner: tuple[int, int]

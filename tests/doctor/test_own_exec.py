@@ -32,10 +32,3 @@ def test_a_hardened_server_without_the_socket_is_a_warning(tmp_path: Path, monke
     assert level == "warn"
     assert "pydockershim-exec.socket is not active" in text
     assert advice.startswith("systemctl start pydockershim-exec.socket")
-
-
-def test_where_apparmor_confines_containers_docker_runs_their_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "has_apparmor", lambda: True)
-    assert found(Config(), tmp_path)[1].endswith("where AppArmor confines the container")

@@ -176,18 +176,6 @@ def test_a_kernel_whose_modules_label_processes_is_left_to_docker(make: Make, pi
         read(root, pid)
 
 
-def test_apparmor_is_left_to_docker_where_it_is_on(
-    make: Make, pid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_APPARMOR", tmp_path / "enabled")
-    root = make(changed(apparmorProfile="docker-default"))
-    (tmp_path / "enabled").write_text("N\n")
-    read(root, pid)
-    (tmp_path / "enabled").write_text("Y\n")
-    with pytest.raises(Unsuited, match="AppArmor"):
-        read(root, pid)
-
-
 @pytest.mark.parametrize(("file", "word"), [("cgroup.freeze", "1"), ("freezer.state", "FROZEN")])
 def test_a_frozen_container_is_known(make: Make, pid: int, tmp_path: Path, file: str, word: str) -> None:
     paths = {"": str(tmp_path)} if file == "cgroup.freeze" else {"freezer": str(tmp_path), "": "/no/such"}

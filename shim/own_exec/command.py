@@ -9,7 +9,7 @@ import struct
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from shim.base import deadline
 from shim.base.wakeup import Waker
@@ -99,7 +99,7 @@ class Streams:
             try:
                 rest = rest[os.write(self._stdin, rest) :]
             except BlockingIOError:
-                self._wait(self._stdin, select.POLLOUT)
+                self._wait_writable()
             except OSError as error:
                 raise ShimError(f"{self._what}: the command does not read its input any more") from error
 
@@ -147,14 +147,14 @@ class Streams:
     def _wait_readable(self) -> list[int]:
         """Wait for output; return the streams that have some, or their end. None once it is not waited for any more."""
         assert self._running is not None  # noqa: S101 - it is read after `begin`
-        scope, ended = deadline.current(), self._running.ended
+        ended = self._running.ended
         numbers = {descriptor: number for number, descriptor in self._ours.items()}
-        with Waker() as cancelled, scope.on_cancel(cancelled.wake):
-            poll = select.poll()
-            for descriptor in (*numbers, self._closed.fileno(), cancelled.fileno()):
-                poll.register(descriptor, select.POLLIN)
-            if self._drained_at == math.inf:
-                poll.register(ended, select.POLLIN)
+        poll = select.poll()
+        for descriptor in numbers:
+            poll.register(descriptor, select.POLLIN)
+        if self._drained_at == math.inf:
+            poll.register(ended, select.POLLIN)
+        with self._interruptible(poll) as scope:
             while not self._is_closed and (left := self._drained_at - time.monotonic()) > 0:
                 scope.check(self._what)
                 ready = {descriptor for descriptor, _ in poll.poll(_milliseconds(scope.remaining(left)))}
@@ -165,15 +165,21 @@ class Streams:
                     self._drained_at = time.monotonic() + DRAIN_SECONDS
         return []
 
-    def _wait(self, descriptor: int, events: int) -> None:
-        scope = deadline.current()
-        with Waker() as cancelled, scope.on_cancel(cancelled.wake):
-            poll = select.poll()
-            poll.register(descriptor, events)
-            for source in (self._closed, cancelled):
-                poll.register(source, select.POLLIN)
+    def _wait_writable(self) -> None:
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        with self._interruptible(poll) as scope:
             poll.poll(_milliseconds(scope.remaining()))
             scope.check(self._what)
+
+    @contextmanager
+    def _interruptible(self, poll: "select.poll") -> Iterator[deadline.Scope]:
+        """Have `close`, and the end of the current scope, end a wait of `poll` in the block."""
+        scope = deadline.current()
+        with Waker() as waker, scope.on_cancel(waker.wake):
+            for source in (self._closed, waker):
+                poll.register(source, select.POLLIN)
+            yield scope
 
 
 def _milliseconds(seconds: float | None) -> float | None:

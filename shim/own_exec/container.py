@@ -7,7 +7,7 @@ say is what `docker exec` goes by too, so nothing that the container's own proce
 import os
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,10 +193,10 @@ class Container:
         names = (self.process.capabilities or {}).get(which) or ()
         return sum({_CAPABILITY.get(name, 0) for name in names})
 
-    def open_control_groups(self) -> Iterator[int]:
-        """Open `cgroup.procs` of each of its control groups, where a process joins them."""
-        for directory in self.cgroup_paths.values():
-            yield os.open(f"{directory}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    @property
+    def control_groups(self) -> list[str]:
+        """Return the files by which a process joins its control groups."""
+        return [f"{directory}/cgroup.procs" for directory in self.cgroup_paths.values()]
 
     def is_frozen(self) -> bool:
         """Return whether its control group is frozen: a process that joins it would stop there."""

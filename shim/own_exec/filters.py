@@ -12,6 +12,7 @@ from shim.own_exec.container import Container, Unsuited
 CAPACITY = 1 << 20
 """Bytes of filters that are kept; one has some 10 KiB."""
 _FLAG_BYTES = 4
+_LEAST_WEIGHT = 1024
 _NOTIFY = b"SCMP_ACT_NOTIFY"
 
 
@@ -22,6 +23,8 @@ class Filter(NamedTuple):
     """Of seccomp(2), SECCOMP_SET_MODE_FILTER."""
     instructions: bytes = b""
     """BPF; empty for no filter."""
+    problem: str = ""
+    """Why runc's filter is not known; empty if it is."""
 
 
 Compile = Callable[[bytes, Path, Path], bytes]
@@ -42,12 +45,17 @@ class Filters:
         if _NOTIFY in container.seccomp:
             raise Unsuited("seccomp", "its profile asks a listener")
         key = hashlib.sha256(container.seccomp).digest(), container.runc
-        return self._known.get_or_load(key, lambda: self._load(container), what="read a seccomp filter of runc")
+        found = self._known.get_or_load(key, lambda: self._load(container), what="read a seccomp filter of runc")
+        if found.problem:
+            raise Unsuited("seccomp", found.problem)
+        return found
 
     def _load(self, container: Container) -> tuple[Filter, int]:
+        """Return the filter of a profile and its weight. What cannot be read is not tried again."""
         with tempfile.TemporaryDirectory(prefix="pydockershim-filter-") as directory:
-            printed = self._compile(container.seccomp, container.runc, Path(directory))
-        if len(printed) <= _FLAG_BYTES:
-            raise Unsuited("seccomp", "runc's filter cannot be read")
+            try:
+                printed = self._compile(container.seccomp, container.runc, Path(directory))
+            except Unsuited as unsuited:
+                return Filter(problem=str(unsuited)), _LEAST_WEIGHT
         found = Filter(int.from_bytes(printed[:_FLAG_BYTES], "little"), printed[_FLAG_BYTES:])
         return found, len(printed)

@@ -15,13 +15,12 @@ import shim.own_exec
 from shim.base import deadline, meter
 from shim.base.lru_cache import LruCache
 from shim.base.proc import value_of
-from shim.base.process import ProcessHandle
 from shim.domain.errors import ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.own_exec import kernel
 from shim.own_exec.client import ExecProgram, NotBegun, Running
 from shim.own_exec.command import STDERR, STDOUT, Streams
 from shim.own_exec.container import Container, Unsuited, check_same_rights, has_apparmor, namespaces_of, read_container
-from shim.own_exec.filters import Filters
+from shim.own_exec.filters import Filter, Filters
 from shim.own_exec.plan import Plan
 
 KNOWN_CONTAINERS = 2000
@@ -86,6 +85,17 @@ class Command:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a container's processes."""
+
+    container: Container
+    plan: Plan
+    """Of a command without a terminal."""
+    program: bytes
+    """Status of the exec program for which that was found."""
+
+
 class OwnExec:
     """Runs commands in containers by the exec program. Thread-safe."""
 
@@ -93,7 +103,7 @@ class OwnExec:
         """Run nothing unless `is_wanted`."""
         self._is_wanted = is_wanted
         self._program = ExecProgram()
-        self._containers: LruCache[str, Container] = LruCache(capacity=KNOWN_CONTAINERS)
+        self._containers: LruCache[str, _Known] = LruCache(capacity=KNOWN_CONTAINERS)
         self._filters = Filters(self._compile)
         self._lock = threading.Lock()
         self._run = 0
@@ -113,8 +123,8 @@ class OwnExec:
         """
         began = time.monotonic()
         try:
-            container = self._container(container_id, exec_root=exec_root, pid=pid)
-            plan = self._plan(container, request)
+            known = self._known(container_id, exec_root=exec_root, pid=pid)
+            plan = _plan(known, request)
         except Unsuited as unsuited:
             self._refuse(container_id, unsuited)
             yield None
@@ -125,7 +135,7 @@ class OwnExec:
             raise ResourceExhausted(f"exec in container {container_id}: {reason_of(error)}") from error
         try:
             try:
-                running = self._start(container, plan, streams)
+                running = self._start(known.container, plan, streams)
             except Unsuited as unsuited:
                 self._refuse(container_id, unsuited)
                 yield None
@@ -155,71 +165,39 @@ class OwnExec:
         if self._is_wanted:
             log.debug("leaving exec to docker", container=container_id, reason=unsuited.reason, error=unsuited)
 
-    def _container(self, container_id: str, *, exec_root: str, pid: int) -> Container:
+    def _known(self, container_id: str, *, exec_root: str, pid: int) -> _Known:
         if not self._is_wanted:
             raise Unsuited("setting", "the setting own_exec is off")
         if not kernel.KNOWN_MACHINE:
             raise Unsuited("machine", f"the processor is {kernel.MACHINE}")
         if not exec_root or not pid:
             raise Unsuited("state", "it is not known where runc has its state")
-        known = self._containers.get(container_id)
-        if known is None or known.pid != pid:
-            known = read_container(container_id, exec_root=Path(exec_root), pid=pid)
-            self._containers.put(container_id, known, weight=1)
-        if known.is_frozen():
-            raise Unsuited("paused", "it is paused")
         try:
-            check_same_rights(known, program=self._program.status())
-        except (OSError, Unavailable) as error:
+            program = self._program.status()
+        except Unavailable as error:
             raise Unsuited("program", str(error)) from error
+        known = self._containers.get(container_id)
+        if known is None or known.container.pid != pid or known.program is not program:
+            container = read_container(container_id, exec_root=Path(exec_root), pid=pid)
+            check_same_rights(container, program=program)
+            known = _Known(container, _base_plan(container, self._filters.of(container)), program)
+            self._containers.put(container_id, known, weight=1)
+        if known.container.is_frozen():
+            raise Unsuited("paused", "it is paused")
         return known
-
-    def _plan(self, container: Container, request: Request) -> Plan:
-        if container.has_terminal and not request.tty:
-            raise Unsuited("terminal", "its environment has what Docker adds for a terminal")
-        process, base = container.process, container.user_namespace_base
-        uid = process.user.uid
-        filter_ = self._filters.of(container)
-        return Plan(
-            arguments=[os.fsencode(each) for each in request.cmd],
-            environment=[_pair(each) for each in _environment(container, request)],
-            directory=os.fsencode(process.cwd or "/"),
-            uid=uid,
-            gid=process.user.gid,
-            groups=process.user.additional_gids or [],
-            bounding=container.capabilities("bounding"),
-            effective=container.capabilities("effective"),
-            permitted=container.capabilities("permitted"),
-            inheritable=container.capabilities("inheritable"),
-            ambient=container.capabilities("ambient"),
-            no_new_privileges=process.no_new_privileges,
-            filter=filter_.instructions,
-            filter_flags=filter_.flags,
-            limits=dict(container.limits),
-            oom_score_adjustment=process.oom_score_adj,
-            umask=container.umask,
-            niceness=container.niceness,
-            processors=sorted(container.processors),
-            io_priority=container.io_priority,
-            apparmor=os.fsencode(process.apparmor_profile) if has_apparmor() else b"",
-            keyring=b"_ses." + container.id.encode(),
-            pipe_owner=(uid, -1) if base is None else (base[0] + uid, base[1]),
-            terminal=(request.size or (0, 0)) if request.tty else None,
-            namespaces=[],
-        )
 
     def _start(self, container: Container, plan: Plan, streams: Streams) -> Running:
         """Start a command. Raise Unsuited where nothing of it has begun."""
         opened: list[int] = []
         try:
-            with ProcessHandle(container.pid) as first:
-                kinds = []
-                for path, kind in namespaces_of(container.pid):
-                    opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-                    kinds.append(kind)
-                opened += container.open_control_groups()
-                if first.has_ended() or not container.is_alive():
-                    raise Unsuited("ended", "it has ended")
+            kinds = []
+            for path, kind in namespaces_of(container.pid):
+                opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                kinds.append(kind)
+            for group in container.control_groups:
+                opened.append(os.open(group, os.O_WRONLY | os.O_CLOEXEC))  # noqa: PERF401 - what is open is to be closed
+            if not container.is_alive():  # what was opened may be another process's
+                raise Unsuited("ended", "it has ended")
             plan = plan._replace(namespaces=kinds)
             running = self._program.run(plan, [*streams.theirs, *opened])
         except OSError as error:
@@ -306,13 +284,54 @@ def on_host(command: Sequence[str], *, capabilities: int) -> Plan:
     )
 
 
-def _environment(container: Container, request: Request) -> list[str]:
-    """Return the environment as Docker has it for an exec: the container's, and TERM for a terminal."""
-    environment = list(container.process.env or ())
-    if not request.tty or any(each.startswith("TERM=") for each in environment):
-        return environment
-    place = next((index + 1 for index, each in enumerate(environment) if each.startswith("HOSTNAME=")), 0)
-    return [*environment[:place], "TERM=xterm", *environment[place:]]
+def _base_plan(container: Container, filter_: Filter) -> Plan:
+    process, base = container.process, container.user_namespace_base
+    uid = process.user.uid
+    return Plan(
+        arguments=[],
+        environment=[_pair(each) for each in process.env or ()],
+        directory=os.fsencode(process.cwd or "/"),
+        uid=uid,
+        gid=process.user.gid,
+        groups=process.user.additional_gids or [],
+        bounding=container.capabilities("bounding"),
+        effective=container.capabilities("effective"),
+        permitted=container.capabilities("permitted"),
+        inheritable=container.capabilities("inheritable"),
+        ambient=container.capabilities("ambient"),
+        no_new_privileges=process.no_new_privileges,
+        filter=filter_.instructions,
+        filter_flags=filter_.flags,
+        limits=dict(container.limits),
+        oom_score_adjustment=process.oom_score_adj,
+        umask=container.umask,
+        niceness=container.niceness,
+        processors=sorted(container.processors),
+        io_priority=container.io_priority,
+        apparmor=os.fsencode(process.apparmor_profile) if has_apparmor() else b"",
+        keyring=b"_ses." + container.id.encode(),
+        pipe_owner=(uid, -1) if base is None else (base[0] + uid, base[1]),
+        terminal=None,
+        namespaces=[],
+    )
+
+
+def _plan(known: _Known, request: Request) -> Plan:
+    plan = known.plan._replace(arguments=[os.fsencode(each) for each in request.cmd])
+    if request.tty:
+        return plan._replace(terminal=request.size or (0, 0), environment=_with_terminal(plan.environment))
+    if known.container.has_terminal:
+        raise Unsuited("terminal", "its environment has what Docker adds for a terminal")
+    return plan
+
+
+def _with_terminal(environment: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return an environment with TERM, where Docker puts it."""
+    names = [name for name, _ in environment]
+    if b"TERM" in names:
+        return list(environment)
+    place = names.index(b"HOSTNAME") + 1 if b"HOSTNAME" in names else 0
+    return [*environment[:place], (b"TERM", b"xterm"), *environment[place:]]
 
 
 def _pair(line: str) -> tuple[bytes, bytes]:

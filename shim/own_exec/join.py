@@ -208,7 +208,9 @@ class Join:
             kernel.forbid_new_privileges()
 
     def _fork(self) -> None:
-        if kernel.fork_sibling():
+        if pid := kernel.fork_sibling():
+            # At once, and from outside: what is inside may be stopped there before it can say anything.
+            report.born(self._reports, pid)
             os._exit(0)
         os.setsid()
         if self._plan.terminal is not None:

@@ -37,15 +37,18 @@ class _Command:
 
     def __init__(self, number: int, joining: int, reports: _socket.socket) -> None:
         self.number = number
-        self.joining = joining
-        """Its pid; 0 once it is reaped."""
+        self.joiner = joining
+        self.is_joining = True
+        """The process that joins is not reaped."""
         self.reports = reports
         self.pid = 0
-        """Of the command's process; 0 until it is known, and once it is reaped."""
-        self.process = -1
-        """A descriptor of that process, until it is reaped."""
+        """Of the command's process; 0 until it is known."""
+        self.is_running = False
+        """That process is known, and not reaped."""
         self.is_killed = False
         self.has_begun = False
+        self.ready = 0
+        """The pid that has reported that it executes the command next."""
         self.status = 0
         """How the command's process has ended, once it is reaped."""
         self.terminal = -1
@@ -53,13 +56,18 @@ class _Command:
         self.is_reported = False
         """The server knows whether it has begun."""
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether no child can be its process but the one that is known, if any."""
+        return bool(self.pid) or self.is_reported
+
     def kill(self) -> None:
         """Kill its processes, also one that is not known yet, with the process group that the command leads."""
         self.is_killed = True
-        for pid in (self.joining, self.pid):
-            if pid:
-                os.kill(pid, kernel.SIGKILL)
-        if self.pid:
+        if self.is_joining:
+            os.kill(self.joiner, kernel.SIGKILL)
+        if self.is_running:
+            os.kill(self.pid, kernel.SIGKILL)
             try:
                 os.killpg(self.pid, kernel.SIGKILL)
             except ProcessLookupError:
@@ -78,8 +86,6 @@ class Program:
         self._commands: dict[int, _Command] = {}
         self._children: dict[int, _Command] = {}
         """The command of each process that was not reaped."""
-        self._early: dict[int, int] = {}
-        """How processes ended whose commands are not known yet: their reports are still to be read."""
         self._poll = select.poll()
         self._actions: dict[int, Callable[[], bool]] = {}
         self._watch(descriptor, self._take_packet)
@@ -123,7 +129,11 @@ class Program:
         return True
 
     def _start(self, number: int, descriptors: Sequence[int]) -> None:
-        ours, theirs = report.pair()
+        try:
+            ours, theirs = report.pair()
+        except OSError as failure:
+            self._tell(number, wire.FAILED, "socketpair", failure.errno or 0)
+            return
         try:
             joining = os.fork()
             if not joining:
@@ -137,75 +147,120 @@ class Program:
         command = _Command(number, joining, ours)
         self._commands[number] = command
         self._children[joining] = command
-        self._watch(ours.fileno(), lambda: self._take_report(command))
+        self._watch(ours.fileno(), lambda: self._take_reports(command))
 
-    def _take_report(self, command: _Command) -> bool:
-        kind, number, text = report.receive(command.reports)
-        if kind == report.READY:
-            self._begin(command, number)
-        elif kind == report.TERMINAL:
-            command.terminal = number
-        elif kind == report.FAILED:
-            command.failure = (text, number)
-        else:
-            self._unwatch(command.reports.fileno())
-            command.reports.close()
+    def _take_reports(self, command: _Command) -> bool:
+        """Take all that has been reported of a command."""
+        kind = ""
+        while not command.is_reported and kind not in (report.NOTHING, report.END):
+            kind, sender, number, text = report.receive(command.reports)
+            if kind == report.FAILED:
+                command.failure = (text, number)
+            elif kind == report.READY:
+                command.has_begun, command.ready = True, sender
+            elif sender == command.joiner:
+                if kind == report.BORN:
+                    self._know(command, number)
+                elif kind == report.TERMINAL:
+                    command.terminal = number
+            elif kind == report.TERMINAL:
+                os.close(number)
+        if kind == report.END and not command.pid and self._is_unknown_child(command.ready):
+            self._know(command, command.ready)  # the process that joins was killed before it could report it
+        # Whoever traces the second process may have its end of the reports, and keep it.
+        is_over = kind == report.END or (kind == report.NOTHING and command.pid and not self._is_alive(command))
+        if is_over and not command.is_reported:
             self._report_start(command)
         return True
 
-    def _begin(self, command: _Command, pid: int) -> None:
-        command.has_begun = True
-        if pid in self._early:
-            command.status = self._early.pop(pid)
-            return
-        command.pid = pid
-        command.process = os.pidfd_open(pid)
+    def _is_alive(self, command: _Command) -> bool:
+        return command.is_joining or command.is_running
+
+    def _is_unknown_child(self, pid: int) -> bool:
+        if not pid or pid in self._children:
+            return False
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _know(self, command: _Command, pid: int) -> None:
+        command.pid, command.is_running = pid, True
         self._children[pid] = command
         if command.is_killed:
             command.kill()
+        self._reap()
 
     def _report_start(self, command: _Command) -> None:
         """Report whether a command has begun: no process before it has its end of the reports any more."""
         command.is_reported = True
-        if command.has_begun and not command.failure[0]:
-            opened = [each for each in (command.terminal, command.process) if each >= 0]
+        self._unwatch(command.reports.fileno())
+        command.reports.close()
+        if command.has_begun and command.pid and not command.failure[0]:
+            opened = [command.terminal] if command.terminal >= 0 else []
+            process = os.pidfd_open(command.pid) if command.is_running else -1
+            if process >= 0:
+                opened.append(process)
             self._tell(command.number, wire.STARTED, command.pid, command.terminal >= 0, descriptors=opened)
+            if process >= 0:
+                os.close(process)
         else:
             command.has_begun = False
+            command.kill()
             self._tell(command.number, wire.FAILED, *command.failure)
         if command.terminal >= 0:
             os.close(command.terminal)
         self._forget_if_over(command)
+        self._reap()
 
     def _take_ends(self) -> bool:
-        """Reap every process that has ended."""
         os.read(self._ends, _SIGNAL_BYTES)
-        try:
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._note_end(*ended)
-        except ChildProcessError:
-            pass  # there is none any more
+        self._reap()
         return True
+
+    def _reap(self) -> None:
+        """Reap every process that has ended.
+
+        A command may give this process any children, by clone(2) with CLONE_PARENT. They are no command's. While a
+        command's process is not known, no other than known ones are reaped: it keeps its pid and its status until then.
+        """
+        if all(command.is_known for command in self._commands.values()):
+            while self._reap_one(-1):
+                pass
+        else:
+            for pid in list(self._children):
+                self._reap_one(pid)
+
+    def _reap_one(self, pid: int) -> bool:
+        """Reap a process that has ended, -1 for any; return whether there was one."""
+        try:
+            pid, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid and os.WIFSTOPPED(status):
+            # It has made this process its tracer (ptrace(2), PTRACE_TRACEME), and would stand still for ever.
+            os.kill(pid, kernel.SIGKILL)
+        elif pid:
+            self._note_end(pid, status)
+        return bool(pid)
 
     def _note_end(self, pid: int, status: int) -> None:
         command = self._children.pop(pid, None)
         if command is None:
-            self._early[pid] = status
             return
-        if pid == command.joining:
-            command.joining = 0
+        if pid == command.joiner:
+            command.is_joining = False
         else:
-            command.pid, command.status = 0, status
-            os.close(command.process)
-            command.process = -1
-        self._forget_if_over(command)
+            command.is_running, command.status = False, status
+        if command.is_reported:
+            self._forget_if_over(command)
+        else:
+            self._take_reports(command)
 
     def _forget_if_over(self, command: _Command) -> None:
-        if not command.is_reported or command.joining or command.pid:
+        if self._is_alive(command) or self._commands.pop(command.number, None) is None:
             return
-        del self._commands[command.number]
-        if not self._commands:
-            self._early.clear()  # those were of commands that had not begun
         if command.has_begun:
             self._tell(command.number, wire.ENDED, command.status)
 

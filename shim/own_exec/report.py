@@ -9,12 +9,14 @@ import struct
 MOST_BYTES = 256
 """Of one report."""
 
-READY, TERMINAL, FAILED = "ready", "terminal", "failed"
-"""The command is executed next, by the process whose pid follows; its terminal, whose descriptor follows; a step has
-failed, its errno and name follow."""
+TERMINAL, BORN, READY, FAILED = "terminal", "born", "ready", "failed"
+"""The command's terminal, whose descriptor follows; the second process, whose pid follows; the command is executed next
+by the sender; a step has failed, its errno and name follow."""
+NOTHING, END = "nothing", "end"
+"""Nothing to be read now; no process has the socket any more."""
 
-_KINDS = {b"r": READY, b"t": TERMINAL, b"f": FAILED}
-_READY, _TERMINAL, _FAILED = _KINDS
+_KINDS = {b"t": TERMINAL, b"b": BORN, b"r": READY, b"f": FAILED}
+_TERMINAL, _BORN, _READY, _FAILED = _KINDS
 _NUMBER = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred: pid, uid and gid of the sender, as the kernel knows them."""
@@ -25,6 +27,11 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
     return ours, theirs
+
+
+def born(descriptor: int, pid: int) -> None:
+    """Report the second process, of which nobody inside can keep the news."""
+    _tell(descriptor, _BORN + _NUMBER.pack(pid))
 
 
 def ready(descriptor: int) -> None:
@@ -52,20 +59,30 @@ def _tell(descriptor: int, message: bytes) -> None:
         os._exit(1)
 
 
-def receive(reports: _socket.socket) -> tuple[str, int, str]:
-    """Return the kind of the next report, its number and its text; an empty kind at the end.
+def receive(reports: _socket.socket) -> tuple[str, int, int, str]:
+    """Return the kind of the next report, its sender's pid, its number and its text. Does not wait.
 
-    The kernel says whose it is: no process of a container can name another one's pid.
+    The kernel says whose it is: a process without CAP_SYS_ADMIN cannot name another one's pid, and none can name one
+    that it does not see. Whoever may trace the second process can send anything in its place.
     """
     room = _socket.CMSG_SPACE(_CREDENTIALS.size) + _socket.CMSG_SPACE(_NUMBER.size)
-    content, ancillary, _, _ = reports.recvmsg(MOST_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
-    kind = _KINDS.get(content[:1], "")
+    try:
+        content, ancillary, _, _ = reports.recvmsg(MOST_BYTES, room, _socket.MSG_CMSG_CLOEXEC | _socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return NOTHING, 0, 0, ""
     attached = {name: data for _, name, data in ancillary}
-    if kind == READY:
-        return kind, _CREDENTIALS.unpack(attached[_socket.SCM_CREDENTIALS])[0], ""
-    if kind == TERMINAL:
-        return kind, _NUMBER.unpack(attached[_socket.SCM_RIGHTS][: _NUMBER.size])[0], ""
-    if kind == FAILED:
-        end = 1 + _NUMBER.size
-        return kind, _NUMBER.unpack(content[1:end])[0], content[end:].decode(errors="replace")
-    return "", 0, ""
+    if _socket.SCM_CREDENTIALS not in attached:
+        return END, 0, 0, ""
+    sender = _CREDENTIALS.unpack(attached[_socket.SCM_CREDENTIALS])[0]
+    rights = attached.get(_socket.SCM_RIGHTS, b"")
+    opened = [_NUMBER.unpack_from(rights, place)[0] for place in range(0, len(rights), _NUMBER.size)]
+    kind, number, text = _KINDS.get(content[:1], ""), 0, ""
+    if kind == TERMINAL and opened:
+        number = opened.pop(0)
+    elif kind in (BORN, FAILED) and len(content) > _NUMBER.size:
+        number, text = _NUMBER.unpack_from(content, 1)[0], content[1 + _NUMBER.size :].decode(errors="replace")
+    elif kind != READY:
+        kind = ""
+    for each in opened:
+        os.close(each)
+    return kind, sender, number, text

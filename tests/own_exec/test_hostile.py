@@ -1,0 +1,218 @@
+"""What a command, or who shares its container, does to the exec program and to the server."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shim.own_exec import report
+from shim.own_exec.client import ExecProgram
+from shim.own_exec.command import Streams
+from tests.own_exec.host import output_of, plan, running
+from tests.waits import wait_until
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+
+CLONE_NEWPID = 0x20000000
+
+ATTACK = f"""
+import ctypes, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE = {56 if os.uname().machine == "x86_64" else 220}
+
+def sibling():
+    "Fork a child of this process's parent, which is the exec program."
+    return libc.syscall(CLONE, ctypes.c_long(0x8000 | signal.SIGCHLD), *[ctypes.c_long(0)] * 4)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[ExecProgram]:
+    made = ExecProgram(service=tmp_path / "no-such.sock")
+    yield made
+    made.stop()
+
+
+def attack(script: str) -> list[str]:
+    """Return the command that runs a script in Python."""
+    return [sys.executable, "-IS", "-c", ATTACK + script]
+
+
+def children(program: ExecProgram) -> list[str]:
+    return Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+
+
+def descriptors(pid: int | str = "self") -> int:
+    """Return how many descriptors a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process, a letter; nothing once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def test_a_child_that_a_command_gives_the_program_is_reaped(program: ExecProgram) -> None:
+    # Or the PID namespace of its container would never end.
+    script = "read, write = os.pipe()\nif sibling() == 0: os.close(write); os.read(read, 1); os._exit(0)\nos.read(0, 1)"
+    with running(program, *attack(script), stdin=True) as (found, streams):
+        wait_until(lambda: len(children(program)) == 2)
+        [left] = set(children(program)) - {str(found.pid)}
+        os.kill(int(left), signal.SIGSTOP)
+        streams.close_stdin()
+        assert found.wait_ended(what="a test") == 0
+    os.kill(int(left), signal.SIGKILL)
+    wait_until(lambda: not children(program))
+
+
+def test_a_command_that_is_traced_is_reaped_once_its_tracer_lets_go(program: ExecProgram) -> None:
+    script = "assert libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0; print('traced', flush=True); sys.stdin.read()"
+    with running(program, "sleep", "600") as (found, _):
+        command = [*attack(script), str(found.pid)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tracer:
+            assert tracer.stdout is not None
+            assert tracer.stdout.readline() == b"traced\n"
+            os.kill(found.pid, signal.SIGKILL)
+            wait_until(lambda: state_of(found.pid) == "Z")
+            assert found.wait_ended(what="a test", seconds=0.2) is None
+        assert found.wait_ended(what="a test", seconds=10) == signal.SIGKILL
+
+
+def test_a_command_that_has_the_program_trace_it_has_not_ended(program: ExecProgram) -> None:
+    script = "assert libc.ptrace(0, 0, 0, 0) == 0; os.kill(os.getpid(), signal.SIGUSR1); os._exit(0)"
+    with running(program, *attack(script)) as (found, _):
+        assert found.wait_ended(what="a test", seconds=10) == signal.SIGKILL
+    wait_until(lambda: not children(program))
+
+
+def test_a_process_that_no_command_is_known_for_yet_keeps_its_pid(program: ExecProgram) -> None:
+    # Or a command could have any number of children end, and a later command with such a pid would seem to have ended.
+    full, write = full_pipe()
+    streams = Streams(stdin=False, tty=False)
+    try:
+        held = program.run(plan("true"), [*streams.theirs, write])  # the process that joins stands still
+        script = "pid = sibling()\nif pid == 0: os._exit(3)\nprint(pid)"
+        with running(program, *attack(script)) as (found, output):
+            pid = int(output_of(output)[1])
+            assert found.wait_ended(what="a test") == 0
+        with running(program, "sh", "-c", "exit 7") as (found, _):
+            assert found.wait_ended(what="a test", seconds=10) == 7 << 8
+        assert state_of(pid) == "Z"
+        program.forget(held)
+        wait_until(lambda: not children(program))
+    finally:
+        os.close(full)
+        os.close(write)
+        streams.release()
+
+
+def full_pipe() -> tuple[int, int]:
+    """Return both ends of a pipe on which a write waits for ever."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    return read, write
+
+
+@contextmanager
+def pid_namespace(script: str) -> Iterator[int]:
+    """Run a script as the first process of a PID namespace for the block, and yield a descriptor of that."""
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", *attack(script)], stdout=subprocess.PIPE
+    ) as unshared:
+        try:
+            assert unshared.stdout is not None
+            assert unshared.stdout.readline() == b"begun\n"
+            descriptor = os.open(f"/proc/{unshared.pid}/ns/pid_for_children", os.O_RDONLY)
+            yield descriptor
+            os.close(descriptor)
+        finally:
+            unshared.kill()
+
+
+STOP_ALL = "print('begun', flush=True)\nwhile True:\n  try: os.kill(-1, signal.SIGSTOP)\n  except OSError: pass"
+"""A first process that stops all others as soon as they are there."""
+
+
+@contextmanager
+def stopped_inside(program: ExecProgram, **fields: object) -> Iterator[int]:
+    """Have a process stopped that has entered a PID namespace, and has not executed its command; yield its pid."""
+    program.status()
+    with pid_namespace(STOP_ALL) as namespace:
+        for _ in range(100):
+            streams = Streams(stdin=False, tty=False)
+            descriptors_ = [*streams.theirs, namespace]
+            found = program.run(plan("sleep", "600", namespaces=[CLONE_NEWPID], **fields), descriptors_)
+            pid = stopped_child(program)
+            is_before = Path(f"/proc/{pid}/comm").read_text() == "own-exec\n"
+            if is_before:
+                yield pid
+            program.forget(found)
+            streams.release()
+            wait_until(lambda: not children(program))
+            if is_before:
+                return
+    pytest.fail("no process was stopped in time")
+
+
+def stopped_child(program: ExecProgram) -> int:
+    """Wait until the only child of the program is stopped, and return its pid."""
+    found: list[str] = []
+
+    def is_stopped() -> bool:
+        found[:] = children(program)
+        return [state_of(int(each)) for each in found] == ["T"]
+
+    wait_until(is_stopped)
+    return int(found[0])
+
+
+def test_a_process_that_is_stopped_before_its_command_is_killed_with_it(program: ExecProgram) -> None:
+    with stopped_inside(program):
+        pass
+    assert not children(program)
+
+
+def test_an_end_of_the_reports_that_is_kept_keeps_nothing(program: ExecProgram) -> None:
+    with running(program, "true") as (found, _):
+        found.wait_ended(what="a test")
+    before = descriptors(program.pid)
+    with stopped_inside(program) as pid:
+        # As a container with CAP_SYS_PTRACE can.
+        handle = os.pidfd_open(pid)
+        kept = ctypes.CDLL(None).syscall(ctypes.c_long(438), handle, 3, 0)
+        assert kept >= 0
+        os.write(kept, b"f")
+        os.write(kept, b"t")
+    wait_until(lambda: descriptors(program.pid) == before)
+    os.close(kept)
+    os.close(handle)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"t", b"f", b"f\1", b"b", b"x" * 300, b"r"],
+)
+def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
+    ours, theirs = report.pair()
+    with socket.socket() as attached:
+        before = descriptors()
+        theirs.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, attached.fileno().to_bytes(4, "little") * 3)])
+        report.receive(ours)
+        assert descriptors() <= before + (message == b"t")
+    ours.close()
+    theirs.close()

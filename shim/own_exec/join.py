@@ -92,8 +92,10 @@ class Join:
                 step()
         except OSError as failure:
             report.failure(self._reports, name, failure.errno or 0)
+        except ValueError:  # an argument, or the name of a variable, that no program can be given
+            report.failure(self._reports, name, errno.EINVAL)
         finally:
-            os._exit(0)
+            os._exit(1)
 
     def _inherit(self) -> None:
         """Take what runc would inherit from the containerd-shim, while the host's root may still do so."""

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shim.own_exec import report
-from shim.own_exec.client import ExecProgram
+from shim.own_exec.client import ExecProgram, NotBegun
 from shim.own_exec.command import Streams
 from tests.own_exec.host import output_of, plan, running
 from tests.waits import wait_until
@@ -216,3 +217,13 @@ def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
         assert descriptors() <= before + (message == b"t")
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"arguments": [b"/bin/true", b"a\0b"]}, {"environment": [(b"", b"x"), (b"HOME", b"/")]}],
+    ids=["argument", "environment"],
+)
+def test_what_cannot_be_executed_is_no_success(program: ExecProgram, fields: dict[str, Any]) -> None:
+    with pytest.raises(NotBegun), running(program, "/bin/true", **fields):
+        pass

@@ -208,6 +208,7 @@ class Join:
         )
         if plan.no_new_privileges:
             kernel.forbid_new_privileges()
+        kernel.hide_memory()  # where the sysctl fs.suid_dumpable is 1, the other identity has undone that
 
     def _fork(self) -> None:
         if pid := kernel.fork_sibling():

@@ -204,6 +204,17 @@ def test_an_end_of_the_reports_that_is_kept_keeps_nothing(program: ExecProgram) 
     os.close(handle)
 
 
+def test_a_process_inside_is_hidden_until_it_is_the_command(program: ExecProgram) -> None:
+    setting = Path("/proc/sys/fs/suid_dumpable")
+    was = setting.read_text()
+    setting.write_text("1")
+    try:
+        with stopped_inside(program, uid=1234) as pid:
+            assert Path(f"/proc/{pid}/fd").stat().st_uid == 0
+    finally:
+        setting.write_text(was)
+
+
 @pytest.mark.parametrize(
     "message",
     [b"", b"t", b"f", b"f\1", b"b", b"x" * 300, b"r"],

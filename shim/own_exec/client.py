@@ -163,6 +163,8 @@ class ExecProgram:
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
+        self._unsent: set[int] = set()
+        """Commands to be killed that the program is to be told of once it takes packets again."""
         self._process: ChildProcess | _Service | None = None
         self._status: bytes | None = None
         self._reader: threading.Thread | None = None
@@ -213,8 +215,11 @@ class ExecProgram:
                     raise ResourceExhausted(f"exec: {MAX_COMMANDS} commands run already")
                 running = Running(next(self._numbers), self._changed, self._kill)
                 try:
-                    wire.send(process.socket, (running.number, wire.RUN), [content, *descriptors])
+                    # Never waits: the reader, which looks whether the program is alive, takes the same lock.
+                    packet = running.number, wire.RUN
+                    wire.send(process.socket, packet, [content, *descriptors], flags=socket.MSG_DONTWAIT)
                 except OSError as error:
+                    running.close()
                     raise Unavailable(f"exec: send to the exec program: {reason_of(error)}") from error
                 self._running[running.number] = running
                 if len(self._running) == 1 and self._wake is not None:
@@ -238,7 +243,11 @@ class ExecProgram:
     def _tell(self, number: int, verb: str) -> None:
         if self._process is not None:
             with suppress(OSError):  # it has ended, and what it ran with it
-                wire.send(self._process.socket, (number, verb))
+                try:
+                    wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    if verb == wire.KILL:
+                        self._unsent.add(number)
 
     def _ensure_process(self) -> ChildProcess | _Service:
         if self._stopped:
@@ -285,15 +294,22 @@ class ExecProgram:
             wake.close()
             self._lose(process)
 
+    @property
+    def _is_used(self) -> bool:
+        return bool(self._running or self._unsent)
+
     def _milliseconds(self) -> float | None:
         """Return how long to wait for a packet: a program that runs nothing is not asked whether it is alive."""
         with self._changed:
-            return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._running else None
+            return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._is_used else None
 
     def _check_alive(self, process: ChildProcess | _Service) -> None:
         with self._changed:
-            if not self._running:
+            if not self._is_used:
                 return
+            for number in tuple(self._unsent):
+                self._unsent.discard(number)
+                self._tell(number, wire.KILL)
             if self._heartbeat.is_lost:
                 log.error("killing exec program: no answer", pid=process.pid)
                 process.kill()
@@ -336,6 +352,7 @@ class ExecProgram:
             for running in self._running.values():
                 running.note_loss()
             self._running.clear()
+            self._unsent.clear()
             self._changed.notify_all()
             process.socket.close()
             if not self._stopped:

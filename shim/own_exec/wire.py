@@ -26,11 +26,13 @@ nothing of it has run; or (STARTED, pid, has a terminal), with descriptors of th
 has ended, and in the end (ENDED, status), as os.waitpid returns it."""
 
 
-def send(connected: _socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = ()) -> None:
-    """Send a packet. OSError."""
+def send(
+    connected: _socket.socket, packet: tuple[Any, ...], descriptors: Sequence[int] = (), *, flags: int = 0
+) -> None:
+    """Send a packet; `flags` are those of sendmsg(2). OSError."""
     rights = struct.pack(f"{len(descriptors)}i", *descriptors)
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if descriptors else []
-    connected.sendmsg([marshal.dumps(packet)], ancillary, _socket.MSG_NOSIGNAL)
+    connected.sendmsg([marshal.dumps(packet)], ancillary, flags | _socket.MSG_NOSIGNAL)
 
 
 def receive(connected: _socket.socket) -> tuple[tuple[Any, ...], list[int]]:

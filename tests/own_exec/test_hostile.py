@@ -6,15 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shim.domain.errors import Unavailable
 from shim.own_exec import report
-from shim.own_exec.client import ExecProgram, NotBegun
+from shim.own_exec.client import ExecProgram, NotBegun, Running
 from shim.own_exec.command import Streams
 from tests.own_exec.host import output_of, plan, running
 from tests.waits import wait_until
@@ -230,6 +232,29 @@ def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
     theirs.close()
 
 
+def test_a_program_that_stands_still_does_not_hold_the_server(program: ExecProgram) -> None:
+    program.status()
+    os.kill(program.pid, signal.SIGSTOP)
+    streams = Streams(stdin=False, tty=False)
+    begun: list[Running] = []
+
+    def run_many() -> None:
+        with suppress(Unavailable):
+            begun.extend(program.run(plan("true"), streams.theirs) for _ in range(1000))
+
+    thread = threading.Thread(target=run_many, daemon=True)
+    thread.start()
+    try:
+        thread.join(20)
+        assert not thread.is_alive()
+    finally:
+        os.kill(program.pid, signal.SIGCONT)
+        thread.join()
+    for each in begun:
+        program.forget(each)
+    streams.release()
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"arguments": [b"/bin/true", b"a\0b"]}, {"environment": [(b"", b"x"), (b"HOME", b"/")]}],
@@ -238,3 +263,14 @@ def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
 def test_what_cannot_be_executed_is_no_success(program: ExecProgram, fields: dict[str, Any]) -> None:
     with pytest.raises(NotBegun), running(program, "/bin/true", **fields):
         pass
+
+
+def test_a_start_that_the_program_does_not_take_leaves_no_descriptor(program: ExecProgram) -> None:
+    program.status()
+    streams = Streams(stdin=False, tty=False)
+    before = descriptors()
+    many = [streams.theirs[0]] * 300  # more than the kernel sends with a packet
+    with pytest.raises(Unavailable):
+        program.run(plan("true"), many)
+    assert descriptors() == before
+    streams.release()

@@ -61,6 +61,8 @@ class Streams:
                 continue
             self._ours[number], theirs = os.pipe2(os.O_CLOEXEC)
             self._theirs.append(theirs)
+            # Whoever has the other end may open it for reading too, and take what a poll has announced.
+            os.set_blocking(self._ours[number], False)
 
     @property
     def theirs(self) -> list[int]:
@@ -83,9 +85,10 @@ class Streams:
         """
         while self._ours and (ready := self._wait_readable()):
             for number in ready:
-                if piece := self._read(number):
+                piece = self._read(number)
+                if piece:
                     yield number, piece
-                else:
+                elif piece is not None:
                     self._close_ours(number)
 
     def read(self) -> bytes:
@@ -113,7 +116,7 @@ class Streams:
         """Set the size of the command's terminal, in characters."""
         if self._tty and not self._is_closed:
             with suppress(OSError):  # the command has ended
-                fcntl.ioctl(self._ours[STDOUT], termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+                fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def close(self) -> None:
         """End reads and writes, also blocked ones. Idempotent, from any thread."""
@@ -123,7 +126,9 @@ class Streams:
     def release(self) -> None:
         """Close all descriptors, once no thread uses them any more."""
         self._close_theirs()
-        self.close_stdin()
+        if self._stdin >= 0:  # of a terminal too
+            os.close(self._stdin)
+            self._stdin = -1
         for number in list(self._ours):
             self._close_ours(number)
         self._closed.close()
@@ -134,11 +139,16 @@ class Streams:
         self._theirs = []
 
     def _close_ours(self, number: int) -> None:
-        os.close(self._ours.pop(number))
+        descriptor = self._ours.pop(number)
+        if not self._tty:  # until `release` other threads may write to a terminal, or resize it
+            os.close(descriptor)
 
-    def _read(self, number: int) -> bytes:
+    def _read(self, number: int) -> bytes | None:
+        """Return what there is; nothing at the end, None if there is nothing now."""
         try:
             return os.read(self._ours[number], _READ_BYTES)
+        except BlockingIOError:
+            return None
         except OSError as error:
             if error.errno == errno.EIO:  # nobody has the terminal open any more
                 return b""
@@ -158,11 +168,11 @@ class Streams:
             while not self._is_closed and (left := self._drained_at - time.monotonic()) > 0:
                 scope.check(self._what)
                 ready = {descriptor for descriptor, _ in poll.poll(_milliseconds(scope.remaining(left)))}
-                if found := [numbers[descriptor] for descriptor in ready if descriptor in numbers]:
-                    return found
                 if ended.fileno() in ready:
                     poll.unregister(ended)
                     self._drained_at = time.monotonic() + DRAIN_SECONDS
+                if found := [numbers[descriptor] for descriptor in ready if descriptor in numbers]:
+                    return found
         return []
 
     def _wait_writable(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shim.domain.errors import Unavailable
+from shim.domain.errors import ShimError, Unavailable
 from shim.own_exec import report
 from shim.own_exec.client import ExecProgram, NotBegun, Running
 from shim.own_exec.command import Streams
@@ -255,6 +255,48 @@ def test_a_program_that_stands_still_does_not_hold_the_server(program: ExecProgr
     streams.release()
 
 
+def test_output_that_another_process_takes_away_does_not_hold_the_reader(program: ExecProgram) -> None:
+    with running(program, "sh", "-c", "echo $$; sleep 600") as (found, streams):
+        thief = os.open(f"/proc/{found.pid}/fd/1", os.O_RDONLY)
+        wait = streams._wait_readable
+
+        def stolen() -> list[int]:
+            ready = wait()
+            if not taken:
+                taken.append(os.read(thief, 100))
+            return ready
+
+        taken: list[bytes] = []
+        streams._wait_readable = stolen  # type: ignore[method-assign]
+        reader = threading.Thread(target=lambda: list(streams.frames()), daemon=True)
+        reader.start()
+        wait_until(lambda: taken)
+        os.close(thief)
+        streams.close()
+        reader.join(5)
+        assert not reader.is_alive()
+        found.kill()
+        reader.join()
+
+
+def test_output_that_does_not_end_is_read_for_a_while_after_the_end(
+    program: ExecProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.own_exec.command.DRAIN_SECONDS", 0.2)
+    with running(program, "sh", "-c", "trap '' HUP; yes & echo $! >&2") as (_, streams):
+        words: list[bytes] = []
+        reader = threading.Thread(
+            target=lambda: words.extend(piece for number, piece in streams.frames() if number == 2), daemon=True
+        )
+        reader.start()
+        wait_until(lambda: words)
+        reader.join(10)
+        is_read = reader.is_alive()
+        os.kill(int(words[0]), signal.SIGKILL)
+        reader.join()
+        assert not is_read
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"arguments": [b"/bin/true", b"a\0b"]}, {"environment": [(b"", b"x"), (b"HOME", b"/")]}],
@@ -263,6 +305,36 @@ def test_a_program_that_stands_still_does_not_hold_the_server(program: ExecProgr
 def test_what_cannot_be_executed_is_no_success(program: ExecProgram, fields: dict[str, Any]) -> None:
     with pytest.raises(NotBegun), running(program, "/bin/true", **fields):
         pass
+
+
+def test_a_terminal_that_nobody_has_taken_is_closed(program: ExecProgram) -> None:
+    program.status()
+    before = descriptors()
+    streams = Streams(stdin=False, tty=True)
+    found = program.run(plan("sleep", "600", terminal=(80, 24)), streams.theirs)
+    wait_until(lambda: found._terminal >= 0)
+    program.forget(found)
+    streams.release()
+    assert descriptors() == before
+
+
+def test_input_for_a_terminal_that_has_ended_goes_nowhere_else(program: ExecProgram) -> None:
+    with running(program, "true", tty=True) as (found, streams):
+        while streams.read():
+            pass
+        found.wait_ended(what="a test")
+        opened = [os.pipe() for _ in range(8)]  # the lowest numbers that are free
+        try:
+            streams.resize(width=1, height=1)
+            with suppress(ShimError):
+                streams.write(b"secret")
+            for read, _ in opened:
+                os.set_blocking(read, False)
+                with pytest.raises(BlockingIOError):
+                    os.read(read, 100)
+        finally:
+            for each in [end for pair in opened for end in pair]:
+                os.close(each)
 
 
 def test_a_start_that_the_program_does_not_take_leaves_no_descriptor(program: ExecProgram) -> None:

@@ -39,6 +39,7 @@ _ALL_DESCRIPTORS = 0x7FFFFFFF
 
 _CLONE_NEWUSER = 0x10000000
 _PTMX = os.makedev(5, 2)
+_NULL = os.makedev(1, 3)
 _GET_PEER = 0x5441
 """ioctl TIOCGPTPEER: open the other end of a terminal without a path."""
 _UNLOCK = 0x40045431
@@ -79,6 +80,7 @@ class Join:
                 self._join_control_groups,
                 self._enter_namespaces,
                 self._open_terminal,
+                self._open_null,
                 self._place_streams,
                 self._join_keyring,
                 self._move,
@@ -142,8 +144,7 @@ class Join:
         if self._plan.terminal is None:
             return
         main = os.open(b"/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-        found = os.fstat(main)
-        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != _PTMX:
+        if not _is_device(os.fstat(main), _PTMX):
             raise OSError(errno.ENOTTY, "")
         fcntl.ioctl(main, _UNLOCK, struct.pack("i", 0))
         self._terminal = fcntl.ioctl(main, _GET_PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -152,6 +153,16 @@ class Join:
         if width and height:
             fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         report.terminal(self._reports, main)
+
+    def _open_null(self) -> None:
+        """Have no input from the container's own /dev/null: root inside could change the mode of the host's."""
+        if not self._plan.namespaces or not _is_device(os.fstat(self._streams[0]), _NULL):
+            return
+        null = os.open(b"/dev/null", os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not _is_device(os.fstat(null), _NULL):
+            raise OSError(errno.ENODEV, "")
+        os.set_blocking(null, True)
+        self._streams = (null, *self._streams[1:])
 
     def _place_streams(self) -> None:
         """Put the streams into their places, and close everything else."""
@@ -257,6 +268,10 @@ def _set_limits(wanted: dict[int, tuple[int, int]]) -> None:
             resource.setrlimit(number, limits)
     except ValueError:  # what setrlimit makes of EPERM
         raise PermissionError(errno.EPERM, "") from None
+
+
+def _is_device(found: os.stat_result, number: int) -> bool:
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == number
 
 
 def _set_oom_score_adjustment(wanted: int | None) -> None:

@@ -2,17 +2,24 @@
 
 import hashlib
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from shim.base import deadline
 from shim.base.loading_cache import LoadingCache
+from shim.base.lru_cache import LruCache
+from shim.domain.errors import ShimError
 from shim.own_exec.container import Container, Unsuited
 
 CAPACITY = 1 << 20
 """Bytes of filters that are kept; one has some 10 KiB."""
+_PROBLEMS = 100
+PROBLEM_SECONDS = 60.0
+"""How long a filter that cannot be read is not tried again: runc makes a container for it."""
 _FLAG_BYTES = 4
-_LEAST_WEIGHT = 1024
+_WHAT = "read a seccomp filter of runc"
 _NOTIFY = b"SCMP_ACT_NOTIFY"
 
 
@@ -23,10 +30,10 @@ class Filter(NamedTuple):
     """Of seccomp(2), SECCOMP_SET_MODE_FILTER."""
     instructions: bytes = b""
     """BPF; empty for no filter."""
-    problem: str = ""
-    """Why runc's filter is not known; empty if it is."""
 
 
+_Key: TypeAlias = tuple[bytes, Path]
+"""Digest of a profile, and the program runc."""
 Compile = Callable[[bytes, Path, Path], bytes]
 """Returns what `read_filter` prints, of a profile, the program runc and an empty directory."""
 
@@ -36,7 +43,9 @@ class Filters:
 
     def __init__(self, compile_: Compile) -> None:
         self._compile = compile_
-        self._known: LoadingCache[tuple[bytes, Path], Filter] = LoadingCache(capacity=CAPACITY)
+        self._known: LoadingCache[_Key, Filter] = LoadingCache(capacity=CAPACITY)
+        self._problems: LruCache[_Key, tuple[str, float]] = LruCache(capacity=_PROBLEMS)
+        """Why filters are not known, and until when they are not read again."""
 
     def of(self, container: Container) -> Filter:
         """Return the filter of a container's processes. Raise Unsuited where it cannot be known."""
@@ -45,17 +54,27 @@ class Filters:
         if _NOTIFY in container.seccomp:
             raise Unsuited("seccomp", "its profile asks a listener")
         key = hashlib.sha256(container.seccomp).digest(), container.runc
-        found = self._known.get_or_load(key, lambda: self._load(container), what="read a seccomp filter of runc")
-        if found.problem:
-            raise Unsuited("seccomp", found.problem)
-        return found
+        self._check_problem(key)
+        try:
+            return self._known.get_or_load(key, lambda: self._load(container), what=_WHAT)
+        except Unsuited as unsuited:
+            self._problems.put(key, (str(unsuited), time.monotonic() + PROBLEM_SECONDS), weight=1)
+            raise
+
+    def _check_problem(self, key: _Key) -> None:
+        known = self._problems.get(key)
+        if known is not None and time.monotonic() < known[1]:
+            raise Unsuited("seccomp", known[0])
 
     def _load(self, container: Container) -> tuple[Filter, int]:
-        """Return the filter of a profile and its weight. What cannot be read is not tried again."""
-        with tempfile.TemporaryDirectory(prefix="pydockershim-filter-") as directory:
-            try:
+        outer = deadline.current()
+        try:
+            with tempfile.TemporaryDirectory(prefix="pydockershim-filter-") as directory:
                 printed = self._compile(container.seccomp, container.runc, Path(directory))
-            except Unsuited as unsuited:
-                return Filter(problem=str(unsuited)), _LEAST_WEIGHT
+        except (OSError, ShimError) as error:
+            outer.check(_WHAT)
+            raise Unsuited("seccomp", f"{_WHAT}: {error}") from error
+        if len(printed) <= _FLAG_BYTES:
+            raise Unsuited("seccomp", "runc's filter cannot be read")
         found = Filter(int.from_bytes(printed[:_FLAG_BYTES], "little"), printed[_FLAG_BYTES:])
         return found, len(printed)

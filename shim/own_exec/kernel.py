@@ -137,10 +137,11 @@ def set_io_priority(priority: int) -> None:
 def watch_children() -> int:
     """Return a descriptor that is readable when a child of this process has ended, with one `struct signalfd_siginfo`.
 
-    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores.
+    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores. What the server
+    has blocked stays so: signals for all its processes do not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
-    check(libc.sigprocmask(_SIG_SETMASK, signals, None), "sigprocmask")
+    check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")
     for number in _IGNORED_BY_PYTHON:
         libc.signal(number, None)
     return check(libc.signalfd(-1, signals, os.O_NONBLOCK | os.O_CLOEXEC), "signalfd")
@@ -159,6 +160,7 @@ def _signals(*numbers: int) -> ctypes.Array[ctypes.c_ulong]:
     return words
 
 
+_SIG_BLOCK = 0
 _SIG_SETMASK = 2
 _SIGSET_BYTES = 128
 _IGNORED_BY_PYTHON = (13, 25)

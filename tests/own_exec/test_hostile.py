@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shim.base.child_process import SERVER_SIGNALS
 from shim.domain.errors import ShimError, Unavailable
 from shim.own_exec import report
 from shim.own_exec.client import ExecProgram, NotBegun, Running
@@ -346,3 +347,13 @@ def test_a_start_that_the_program_does_not_take_leaves_no_descriptor(program: Ex
         program.run(plan("true"), many)
     assert descriptors() == before
     streams.release()
+
+
+@pytest.mark.parametrize("number", SERVER_SIGNALS)
+def test_a_signal_for_all_processes_of_the_server_does_not_end_the_program(program: ExecProgram, number: int) -> None:
+    with running(program, "cat", stdin=True) as (found, streams):
+        os.kill(program.pid, number)
+        with running(program, "true") as (other, _):
+            assert other.wait_ended(what="a test") == 0
+        streams.close_stdin()
+        assert found.wait_ended(what="a test") == 0

@@ -211,13 +211,20 @@ def has_apparmor() -> bool:
     return _word(_APPARMOR) == b"Y"
 
 
-def namespaces_of(pid: int) -> list[tuple[str, int]]:
-    """Return path and kind of the namespaces of a process that an exec enters, in order."""
+def namespaces_of(pid: int, *, has_users: bool) -> list[tuple[str, int]]:
+    """Return path and kind of the namespaces of a process that an exec enters, in order.
+
+    Raise Unsuited unless it has a user namespace just where `has_users`: it may have made another one, which is not
+    entered by an exec of Docker's.
+    """
     entered = []
     for name, kind in _NAMESPACES.items():
         path = f"/proc/{pid}/ns/{name}"
-        if name == USER_NAMESPACE and _is_own(name, pid):
-            continue  # the kernel does not let a process enter the one where it is
+        if name == USER_NAMESPACE:
+            if _is_own(name, pid) is has_users:
+                raise Unsuited("namespace", "its first process has left its user namespace")
+            if not has_users:
+                continue  # the kernel does not let a process enter the one where it is
         entered.append((path, kind))
     return entered
 
@@ -237,6 +244,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
         process = msgspec.convert(config["process"], _Process)
         linux = config["linux"]
         seccomp = linux.get("seccomp")
+        has_users = any(each["type"] == USER_NAMESPACE for each in linux["namespaces"])
         _check_security_modules(process)
         shim = _parent(pid)
         return Container(
@@ -246,7 +254,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
             cgroup_paths=state.cgroup_paths,
             process=process,
             seccomp=msgspec.json.encode(seccomp) if seccomp else b"",
-            user_namespace_base=_user_namespace_base(pid),
+            user_namespace_base=_user_namespace_base(pid) if has_users else None,
             limits=_limits(process, shim=shim),
             niceness=os.getpriority(os.PRIO_PROCESS, shim),
             processors=frozenset(os.sched_getaffinity(shim)),
@@ -359,10 +367,8 @@ def _signed(value: int) -> int:
     return resource.RLIM_INFINITY if value == (1 << 64) - 1 else value
 
 
-def _user_namespace_base(pid: int) -> tuple[int, int] | None:
-    """Return the host's ids of root in the user namespace of a process; None where that is the server's own."""
-    if _is_own(USER_NAMESPACE, pid):
-        return None
+def _user_namespace_base(pid: int) -> tuple[int, int]:
+    """Return the host's ids of root in the user namespace of a process."""
     return _host_root(Path(f"/proc/{pid}/uid_map")), _host_root(Path(f"/proc/{pid}/gid_map"))
 
 

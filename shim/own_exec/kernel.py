@@ -137,8 +137,8 @@ def set_io_priority(priority: int) -> None:
 def watch_children() -> int:
     """Return a descriptor that is readable when a child of this process has ended, with one `struct signalfd_siginfo`.
 
-    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores. What the server
-    has blocked stays so: signals for all its processes do not end the program before the server.
+    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores. What the
+    server has blocked stays so: signals for all its processes do not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
     check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")

@@ -191,7 +191,7 @@ class OwnExec:
         opened: list[int] = []
         try:
             kinds = []
-            for path, kind in namespaces_of(container.pid):
+            for path, kind in namespaces_of(container.pid, has_users=container.user_namespace_base is not None):
                 opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 kinds.append(kind)
             for group in container.control_groups:
@@ -210,13 +210,13 @@ class OwnExec:
         try:
             with deadline.bound(START_SECONDS):
                 running.wait_begun()
+            streams.begin(running, what=f"exec in container {container.id}")
         except NotBegun as failure:
             self._program.forget(running)
             raise Unsuited("join", str(failure)) from failure
         except BaseException:
             self._program.forget(running)
             raise
-        streams.begin(running, what=f"exec in container {container.id}")
         return running
 
     def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:

@@ -210,5 +210,17 @@ def test_a_program_with_less_rights_than_containers_is_not_used(make: Make, pid:
 
 
 def test_the_users_namespace_is_not_entered_where_it_is_the_own_one(pid: int) -> None:
-    names = [path.rpartition("/")[2] for path, _ in namespaces_of(pid)]
+    names = [path.rpartition("/")[2] for path, _ in namespaces_of(pid, has_users=False)]
     assert names == ["ipc", "uts", "net", "pid", "cgroup", "mnt"]
+
+
+def test_a_process_that_has_made_itself_a_user_namespace_is_left_to_docker() -> None:
+    with subprocess.Popen(["unshare", "--user", "sh", "-c", "echo; sleep 600"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert namespaces_of(process.pid, has_users=True)[-1][1] == 0x10000000
+        with pytest.raises(Unsuited, match="left its user namespace"):
+            namespaces_of(process.pid, has_users=False)
+        process.kill()
+    with pytest.raises(Unsuited, match="left its user namespace"):
+        namespaces_of(os.getpid(), has_users=True)

@@ -1,5 +1,7 @@
 """What a container does to the server's own exec of a command in it."""
 
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,9 +9,12 @@ import grpc
 import pytest
 
 from integration.conftest import Images, Served
-from integration.pods.kubelet import Kubelet
+from integration.pods.kubelet import Kubelet, secured
 from integration.streaming.test_own_exec import exec_program, left_to_docker
 from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+SYS_PTRACE = pb.Capability(add_capabilities=["SYS_PTRACE"])
 
 
 @pytest.fixture
@@ -36,11 +41,84 @@ def test_no_file_of_the_hosts_dev_is_a_stream(served: Served, kubelet: Kubelet) 
 
 def test_processes_that_a_container_stops_are_killed_with_their_exec(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod(), "sh", "-c", "while :; do kill -STOP -1; done")
-    for _ in range(5):
-        with pytest.raises(grpc.RpcError):
+    is_stopped = False
+    for _ in range(30):
+        try:
             served.cri.exec(container, "true", timeout=1)
+        except grpc.RpcError:
+            is_stopped = True
+            break
+    assert is_stopped
     wait_until(lambda: not children(exec_program(served)))
 
 
 def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_no_process_writes_the_file_of_the_program(served: Served, kubelet: Kubelet) -> None:
+    python = Path(sys.executable).resolve()
+    before = python.stat().st_mtime_ns
+    write = "(echo wrote >> $each) 2> /dev/null && echo $each >> /wrote"
+    attack = f"while :; do for each in /proc/[0-9]*/exe; do {write}; done; done"
+    container = kubelet.started(kubelet.pod(), "sh", "-c", attack, **secured(capabilities=SYS_PTRACE))
+    script = "printf '#!/proc/self/exe\n' > /script; chmod +x /script; ln -s /proc/self/exe /link"
+    assert served.cri.exec(container, "sh", "-c", script).exit_code == 0
+    for command in (["/script"], ["/link", "-c", "import time; time.sleep(1)"], ["/proc/self/exe", "--version"]):
+        for _ in range(20):
+            served.cri.exec(container, *command)
+    assert kubelet.inside(container, "cat /wrote 2> /dev/null") == ""
+    assert python.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("directory", ["/proc/self/fd/3", "/proc/self/fd/7", "/proc/1/root/../../.."])
+def test_no_working_directory_is_outside(served: Served, kubelet: Kubelet, directory: str) -> None:
+    container = kubelet.created(kubelet.pod(), "sleep", "600", working_dir=directory)
+    try:
+        served.cri.start(container)
+    except grpc.RpcError:
+        return  # runc refuses it
+    done = served.cri.exec(container, "sh", "-c", "pwd; cat /proc/self/cwd/etc/hostname; ls -di /proc/self/cwd/ /")
+    assert Path("/etc/hostname").read_text() not in done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "rm /etc/passwd; mkfifo /etc/passwd",
+        "rm /etc/passwd; ln -s /dev/zero /etc/passwd",
+        "rm /dev/null; mkfifo /dev/null",
+        "rm /dev/null; ln -s /proc/kmsg /dev/null",
+        "mkdir -p /usr/lib/python3.11 /lib64; echo 'raise SystemExit(99)' > /usr/lib/python3.11/os.py",
+    ],
+    ids=["FIFO", "device", "null is a FIFO", "null is a link", "python"],
+)
+def test_files_of_an_image_do_not_hold_an_exec(served: Served, kubelet: Kubelet, script: str) -> None:
+    container = kubelet.started(kubelet.pod())
+    assert served.cri.exec(container, "sh", "-c", script).exit_code == 0
+    assert served.cri.exec(container, "sh", "-c", "echo right", timeout=5).stdout == b"right\n"
+    assert not children(exec_program(served))
+
+
+def test_a_home_that_no_program_can_be_given_is_no_success(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    script = "printf 'root:x:0:0:root:/a\\0b:/bin/sh\\n' > /etc/passwd"
+    assert served.cri.exec(container, "sh", "-c", script).exit_code == 0
+    assert served.cri.exec(container, "echo", "right").exit_code != 0
+
+
+def test_a_first_process_in_a_user_namespace_of_its_own_is_left_to_docker(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod(), "unshare", "-U", "sleep", "600")
+    wait_until(lambda: "namespace" in left_to_docker(served) or not served.cri.exec(container, "true").exit_code)
+    served.cri.exec(container, "true")
+    assert "namespace" in left_to_docker(served)
+
+
+def test_a_container_stops_while_its_execs_are_held(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+    # Its child outlives the command, and holds its output.
+    assert served.cri.exec(container, "sh", "-c", "(trap '' TERM HUP; sleep 600) & kill -STOP $!").exit_code == 0
+    began = time.monotonic()
+    served.cri.stop_container(container)
+    assert time.monotonic() - began < 5
+    assert not children(exec_program(served))

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 
 from shim.base.child_process import SERVER_SIGNALS
 from shim.domain.errors import ShimError, Unavailable
+from shim.oci_runtime.kernel import call, check
 from shim.own_exec import report
 from shim.own_exec.client import ExecProgram, NotBegun, Running
 from shim.own_exec.command import Streams
@@ -357,3 +359,15 @@ def test_a_signal_for_all_processes_of_the_server_does_not_end_the_program(progr
             assert other.wait_ended(what="a test") == 0
         streams.close_stdin()
         assert found.wait_ended(what="a test") == 0
+
+
+def test_the_mount_of_the_programs_file_cannot_be_changed(program: ExecProgram) -> None:
+    # Not even by root with CAP_SYS_ADMIN and CAP_SYS_PTRACE: it is mounted nowhere any more.
+    program.status()
+    opened = os.open(f"/proc/{program.pid}/exe", os.O_PATH)
+    attributes = struct.pack("QQQQ", 0, 1, 0, 0)  # take MOUNT_ATTR_RDONLY away
+    for number, arguments in ((442, (b"", 0x1000, attributes, len(attributes))), (428, (b"", 0x1001))):
+        with pytest.raises(OSError, match="Invalid argument"):
+            check(call(number, opened, *arguments), "change the mount")
+    assert os.fstatvfs(opened).f_flag & os.ST_RDONLY
+    os.close(opened)

@@ -5,11 +5,13 @@ without its client.
 """
 
 import itertools
+import math
 import os
 import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,8 @@ SERVICE_SOCKET = Path("/run/pydockershim-exec.sock")
 """Where systemd listens for the program: pydockershim-exec.socket."""
 _HELLO_SECONDS = 10.0
 """For the program to begin; it takes a tenth of a second."""
+RETRY_SECONDS = 10.0
+"""How long a program that could not begin is not tried again: Python starts for it."""
 _STOP_SECONDS = 1.0
 """For the program to end once its socket was closed, and once it was killed."""
 
@@ -163,14 +167,16 @@ class ExecProgram:
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
-        self._unsent: set[int] = set()
-        """Commands to be killed that the program is to be told of once it takes packets again."""
+        self._killed: set[int] = set()
+        """Commands that are to be killed, and have not ended yet, whether somebody waits for them or not."""
         self._process: ChildProcess | _Service | None = None
         self._status: bytes | None = None
         self._reader: threading.Thread | None = None
         self._wake: Waker | None = None
         self._heartbeat = Heartbeat()
         self._stopped = False
+        self._retry_at = -math.inf
+        """When a program that could not begin is tried again, by the monotonic clock."""
 
     @property
     def pid(self) -> int:
@@ -231,28 +237,29 @@ class ExecProgram:
     def forget(self, running: Running) -> None:
         """Forget a command that has ended, or that nobody waits for any more."""
         with self._changed:
-            if self._running.pop(running.number, None) is not None and not running.has_ended:
-                self._tell(running.number, wire.KILL)
+            if running.number in self._running and not running.has_ended:
+                self._kill(running.number)
+            self._running.pop(running.number, None)
             running.close()
 
     def _kill(self, number: int) -> None:
         with self._changed:
             if number in self._running:
+                self._killed.add(number)
                 self._tell(number, wire.KILL)
 
     def _tell(self, number: int, verb: str) -> None:
+        """Send, unless the program takes nothing now: then it is sent again with the next ping."""
         if self._process is not None:
             with suppress(OSError):  # it has ended, and what it ran with it
-                try:
-                    wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    if verb == wire.KILL:
-                        self._unsent.add(number)
+                wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
 
     def _ensure_process(self) -> ChildProcess | _Service:
         if self._stopped:
             raise Unavailable("the server is stopping")
         if self._process is None:
+            if time.monotonic() < self._retry_at:
+                raise Unavailable("the exec program could not begin a moment ago")
             try:
                 process = self._connected()
                 self._wake = Waker()
@@ -261,6 +268,7 @@ class ExecProgram:
                 )
                 self._reader.start()
             except (OSError, RuntimeError) as error:
+                self._retry_at = time.monotonic() + RETRY_SECONDS
                 raise Unavailable(f"start the exec program: {error}") from error
             self._process = process
             self._status = None
@@ -296,7 +304,7 @@ class ExecProgram:
 
     @property
     def _is_used(self) -> bool:
-        return bool(self._running or self._unsent)
+        return bool(self._running or self._killed)
 
     def _milliseconds(self) -> float | None:
         """Return how long to wait for a packet: a program that runs nothing is not asked whether it is alive."""
@@ -307,9 +315,6 @@ class ExecProgram:
         with self._changed:
             if not self._is_used:
                 return
-            for number in tuple(self._unsent):
-                self._unsent.discard(number)
-                self._tell(number, wire.KILL)
             if self._heartbeat.is_lost:
                 log.error("killing exec program: no answer", pid=process.pid)
                 process.kill()
@@ -318,6 +323,8 @@ class ExecProgram:
             elif self._heartbeat.is_ping_due:
                 self._heartbeat.note_ping()
                 self._tell(0, wire.PING)
+                for number in self._killed:
+                    self._tell(number, wire.KILL)
 
     def _take(self, process: ChildProcess | _Service, packet: tuple[Any, ...], descriptors: Sequence[int]) -> None:
         number, verb, *details = packet
@@ -326,6 +333,8 @@ class ExecProgram:
             if verb == wire.HELLO:
                 self._note_hello(process, *details)
                 return
+            if verb in (wire.FAILED, wire.ENDED):
+                self._killed.discard(number)
             running = self._running.get(number)
             if running is None:
                 for each in descriptors:
@@ -352,7 +361,9 @@ class ExecProgram:
             for running in self._running.values():
                 running.note_loss()
             self._running.clear()
-            self._unsent.clear()
+            self._killed.clear()
+            if self._status is None:
+                self._retry_at = time.monotonic() + RETRY_SECONDS
             self._changed.notify_all()
             process.socket.close()
             if not self._stopped:

@@ -199,7 +199,7 @@ class Program:
         command.reports.close()
         if command.has_begun and command.pid and not command.failure[0]:
             opened = [command.terminal] if command.terminal >= 0 else []
-            process = os.pidfd_open(command.pid) if command.is_running else -1
+            process = _open_process(command.pid) if command.is_running else -1
             if process >= 0:
                 opened.append(process)
             self._tell(command.number, wire.STARTED, command.pid, command.terminal >= 0, descriptors=opened)
@@ -278,6 +278,15 @@ class Program:
             wire.send(self._server, packet, descriptors)
         except OSError:
             pass  # it has ended: the end of its socket is read next
+
+
+def _open_process(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (
+        OSError
+    ):  # no descriptor is free: the kernel kills the command with this program, unless it has gained rights
+        return -1
 
 
 class _Plan:

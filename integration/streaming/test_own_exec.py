@@ -109,6 +109,15 @@ def test_a_process_in_a_user_namespace_is_like_dockers(served: Served, kubelet: 
         assert own.split("\n") == by_hand.split("\n")
 
 
+def test_apparmor_confines_a_command(served: Served, kubelet: Kubelet) -> None:
+    if not any("apparmor" in option for option in served.engine.api.info()["SecurityOptions"]):
+        pytest.skip("the kernel has no AppArmor, or Docker does not find it")
+    container = kubelet.started(kubelet.pod())
+    before = left_to_docker(served)
+    assert served.cri.exec(container, "cat", "/proc/self/attr/current").stdout == b"docker-default (enforce)\n"
+    assert left_to_docker(served) == before
+
+
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/etc", "/etc/passwd"])
 def test_a_command_that_cannot_begin_fails_as_dockers(served: Served, kubelet: Kubelet, command: str) -> None:
     container = kubelet.started(kubelet.pod())

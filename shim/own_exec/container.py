@@ -84,7 +84,23 @@ _KNOWN_LINUX = frozenset(
 """Fields of config.json that this way of exec honours, or that mean nothing for an exec."""
 
 _SECURITY_MODULES = Path("/sys/kernel/security/lsm")
-_WITHOUT_LABELS = frozenset({"capability", "lockdown", "yama", "landlock", "bpf", "integrity", "safesetid", "loadpin"})
+_WITHOUT_LABELS = frozenset(
+    {
+        "capability",
+        "lockdown",
+        "yama",
+        "landlock",
+        "bpf",
+        "integrity",
+        "ima",
+        "evm",
+        "ipe",
+        "safesetid",
+        "loadpin",
+        "tomoyo",
+    }
+)
+"""Modules that give processes no label which runc would set. Debian's kernels have TOMOYO, which goes by paths."""
 _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 

@@ -50,7 +50,7 @@ Make = Callable[..., Path]
 def make(tmp_path: Path, pid: int, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Write the files of a container below a directory, which is returned."""
     monkeypatch.setattr(module, "_SECURITY_MODULES", tmp_path / "lsm")
-    (tmp_path / "lsm").write_text("capability,yama,apparmor")
+    (tmp_path / "lsm").write_text("lockdown,capability,landlock,yama,apparmor,tomoyo,bpf")
 
     def write(config: dict[str, Any] = CONFIG, *, runtime: str = "/usr/sbin/runc", **state: Any) -> Path:
         bundle = tmp_path / "bundle"

@@ -19,7 +19,7 @@ MAX_NAME = 64
 ALL_EVENTS = (1 << nri.LAST - 1) - 1
 """The bits of all events; bit n-1 stands for the event n."""
 
-_NAME = re.compile(rf"[a-zA-Z0-9_.+-]{{1,{MAX_NAME}}}")
+_NAME = re.compile(r"[a-zA-Z0-9_.+-]+")
 _INDEX = re.compile(r"[0-9]{2}")
 
 A = TypeVar("A", bound=Message)
@@ -40,7 +40,7 @@ def identity(index: str, name: str) -> Identity:
     """Return the identity of a plugin. Raise FailedPrecondition for what is none."""
     if not _INDEX.fullmatch(index):
         raise FailedPrecondition(f"the index of a plugin has two digits, and not {index[:MAX_NAME]!r}")
-    if not _NAME.fullmatch(name):
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise FailedPrecondition(f"{name[:MAX_NAME]!r} is no name of a plugin")
     return Identity(index, name)
 

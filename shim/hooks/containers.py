@@ -1,11 +1,12 @@
 """What NRI plugins are told of containers, and what they answer."""
 
-from collections.abc import Callable, Iterable
 from typing import TypeAlias
+
+import structlog
 
 from shim.api.nri import nri_pb2 as nri
 from shim.base.rollback import Rollback
-from shim.domain.errors import FailedPrecondition, NotFound
+from shim.domain.errors import FailedPrecondition
 from shim.hooks.events import note, noted, shielded_turn, tell
 from shim.hooks.messages import container_message, pod_message
 from shim.hooks.validate import validate
@@ -17,6 +18,8 @@ from shim.view.records import ContainerRecord, SandboxRecord, key_of
 
 OtherUpdates: TypeAlias = tuple[nri.ContainerUpdate, ...]
 """Updates of other containers that plugins have asked for."""
+
+log = structlog.get_logger(__name__)
 
 
 def container_is_created(
@@ -72,7 +75,10 @@ def container_has_stopped(rt: Runtime, record: ContainerRecord) -> OtherUpdates:
             request = _request(rt, events.STOP_CONTAINER, record)
             for plugin, answer in noted(rt, events.STOP_CONTAINER, request):
                 assert isinstance(answer, nri.StopContainerResponse)  # noqa: S101 - for the type checker
-                updates.add(answer.update, plugin=str(plugin))
+                try:
+                    updates.add(answer.update, plugin=str(plugin))
+                except FailedPrecondition as error:  # two plugins do not agree; the container has ended all the same
+                    log.warning("update by NRI plugin failed", container=record.id, error=error)
     return tuple(updates.by_container.values())
 
 
@@ -115,16 +121,6 @@ def container_is_updated(
 def container_has_been_updated(rt: Runtime, record: ContainerRecord) -> None:
     """Tell that they have changed."""
     _note(rt, events.POST_UPDATE_CONTAINER, record)
-
-
-def apply_to_others(updates: Iterable[nri.ContainerUpdate], *, update: Callable[[nri.ContainerUpdate], None]) -> None:
-    """Make the updates of other containers. Raise what one fails with, unless it may fail."""
-    for each in updates:
-        try:
-            update(each)
-        except NotFound as error:
-            if not each.ignore_failure:
-                raise FailedPrecondition(f"an NRI plugin asked for an update: {error}") from error
 
 
 def _note(rt: Runtime, occasion: Occasion, record: ContainerRecord, *, sandbox: SandboxRecord | None = None) -> None:

@@ -17,7 +17,7 @@ from shim.nri.mux import PLUGIN, RUNTIME, Broken
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
-OK, CANCELLED, UNKNOWN, INVALID, EXHAUSTED, UNIMPLEMENTED = 0, 1, 2, 3, 8, 12
+OK, UNKNOWN, INVALID, EXHAUSTED, UNIMPLEMENTED = 0, 2, 3, 8, 12
 """Codes of gRPC that are used here."""
 
 _LAST_STREAM = (1 << 32) - 1

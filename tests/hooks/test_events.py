@@ -312,6 +312,17 @@ def test_an_answer_changes_other_containers(node: Runtime, connect: Connect) -> 
     wait_until(lambda: node.view.container(other).host.cpu_shares == 88)
 
 
+def test_plugins_that_do_not_agree_keep_no_container_from_ending(node: Runtime, connect: Connect) -> None:
+    pod = ready_pod(node)
+    other, container = running(node, pod, "other"), running(node, pod)
+    for index, value in (("10", 77), ("20", 88)):
+        change = nri.ContainerUpdate(container_id=other, linux=limits(shares=shares(value)))
+        answer = nri.StopContainerResponse(update=[change])
+        connect(index).handlers["StopContainer"] = lambda _, answer=answer: answer  # type: ignore[misc]
+    stop_container(node, container_id=container, timeout=0)
+    assert node.view.container(other).host.cpu_shares == 77
+
+
 def test_an_update_of_nobody_fails_unless_it_may(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)

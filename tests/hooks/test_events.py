@@ -1,5 +1,6 @@
 """The events of pods and containers, as a real plugin hears of them."""
 
+import socket
 import threading
 from typing import Any
 
@@ -177,6 +178,30 @@ def test_what_has_happened_is_not_undone(node: Runtime, connect: Connect, event:
     assert node.view.container(container).host.cpu_shares == 512
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\1\xff\xff\xff\xff",
+        b"\0\0\0\1\0\0\0\x0a\xff\xff\xff\xff\0\0\0\1\2\0",
+        b"\0\0\0\2\0\0\0\x0b\0\0\0\1\0\0\0\1\1\0\xff",
+        b"\0\0\0\1\0\0",
+    ],
+)
+def test_a_plugin_that_breaks_the_protocol_costs_no_pod(node: Runtime, connect: Connect, garbage: bytes) -> None:
+    plugin, other = connect("10", "broken"), connect("20", "other")
+
+    def break_it(_: object) -> None:
+        plugin.socket.sendall(garbage)
+        plugin.socket.shutdown(socket.SHUT_WR)
+
+    plugin.handlers["CreateContainer"] = break_it
+    running(node, ready_pod(node))
+
+    assert "CreateContainer" in other.methods()
+    wait_until(lambda: [row["name"] for row in node.nri.rows()] == ["20-other"])
+
+
 # Before plugins have been told
 
 
@@ -304,7 +329,7 @@ def test_an_answer_changes_other_containers(node: Runtime, connect: Connect) -> 
     change = nri.ContainerUpdate(container_id=other, linux=limits(shares=shares(77)))
     plugin.handlers["CreateContainer"] = lambda _: nri.CreateContainerResponse(update=[change])
     container = running(node, pod)
-    assert node.view.container(other).host.cpu_shares == 77
+    wait_until(lambda: node.view.container(other).host.cpu_shares == 77)
 
     change = nri.ContainerUpdate(container_id=other, linux=limits(shares=shares(88)))
     plugin.handlers["StopContainer"] = lambda _: nri.StopContainerResponse(update=[change])
@@ -320,7 +345,7 @@ def test_plugins_that_do_not_agree_keep_no_container_from_ending(node: Runtime, 
         answer = nri.StopContainerResponse(update=[change])
         connect(index).handlers["StopContainer"] = lambda _, answer=answer: answer  # type: ignore[misc]
     stop_container(node, container_id=container, timeout=0)
-    assert node.view.container(other).host.cpu_shares == 77
+    wait_until(lambda: node.view.container(other).host.cpu_shares == 77)
 
 
 def test_an_update_of_nobody_fails_unless_it_may(node: Runtime, connect: Connect) -> None:

@@ -4,6 +4,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,17 @@ def test_plugins_are_asked_by_their_index(plugins: Plugins, path: Path) -> None:
     with connected(path, "20", "late"), connected(path, "05", "early"), connected(path, "20", "later"):
         wait_until(lambda: len(names(plugins)) == 3)
         assert tell(plugins) == ["05-early", "20-late", "20-later"]
+
+
+def test_fifty_plugins_are_asked_one_after_the_other(plugins: Plugins, path: Path) -> None:
+    with ExitStack() as stack:
+        for number in range(50):
+            stack.enter_context(connected(path, f"{number % 10:02}", f"plugin{number}"))
+        wait_until(lambda: len(names(plugins)) == 50)
+        asked = tell(plugins)
+    assert len(asked) == 50
+    assert [name[:2] for name in asked] == sorted(name[:2] for name in asked)
+    wait_until(lambda: not plugins.active)
 
 
 def test_a_plugin_hears_of_what_it_wants(plugins: Plugins, path: Path) -> None:

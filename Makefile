@@ -17,7 +17,8 @@ SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*po
 # skipped, and the results say so: the machine has to boot before, and to end after. One test may take all of it: the
 # first one starts Docker, and would fail for all.
 V2_TESTS   := $(addprefix integration/,pods/test_runtime.py pods/test_sandbox.py pods/test_containers.py pods/test_stop.py \
-	pods/test_memory_kills.py stats/test_stats.py stats/test_metrics.py fields/test_resources.py fields/test_update.py)
+	pods/test_memory_kills.py stats/test_stats.py stats/test_metrics.py fields/test_resources.py fields/test_update.py \
+	streaming/test_own_exec.py)
 V2_DRIVER  ?= systemd
 ifeq ($(filter $(V2_DRIVER),systemd cgroupfs),)
 $(error V2_DRIVER=$(V2_DRIVER): it is systemd or cgroupfs)

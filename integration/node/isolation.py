@@ -56,6 +56,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _SYSTEMD = Path("/run/systemd")
+_SHARE_OF_VM = Path("/disk/share")
+"""There in an emulated machine (`integration.vm`)."""
 _COMMAND_SECONDS = 60
 # Settings of the user that would lead Docker clients and daemons out of the namespaces.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION")
@@ -218,6 +220,9 @@ def _renew_sys() -> None:
     _mount("-t", "sysfs", "sysfs", "/sys")
     _mount("--move", str(stash), str(_CGROUP_ROOT))
     stash.rmdir()
+    if _SHARE_OF_VM.is_dir():
+        # Docker finds AppArmor there, and loads its profile into the kernel: into that of an emulated machine alone.
+        _mount("-t", "securityfs", "securityfs", "/sys/kernel/security")
 
 
 def _copy_on_write(directory: str) -> None:

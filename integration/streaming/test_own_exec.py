@@ -78,6 +78,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "a read-only root": {"readonly_rootfs": True},
     "privileged": {"privileged": True},
     "processes of the pod": {"namespace_options": pb.NamespaceOption(pid=pb.POD)},
+    "the network of the node": {"namespace_options": pb.NamespaceOption(pid=pb.CONTAINER, network=pb.NODE)},
     "processes of the node": {"namespace_options": pb.NamespaceOption(pid=pb.NODE)},
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from integration.node.commands import NodeError, run
-from integration.node.packages import BUSYBOX, Bundle, Unpacked, cache_directory, ensure_unpacked
+from integration.node.packages import BUSYBOX, Bundle, Unpacked, cache_directory, ensure_installed, ensure_unpacked
 from integration.vm.archive import Archive
 
 _MEMORY_MIB = 3072
@@ -109,6 +109,7 @@ exec /lib/systemd/systemd --unit=vm.service
 
 def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bool, seconds: float) -> int:
     """Run a command, its output on ours, and return its exit status; NodeError when there is none in time."""
+    ensure_installed(("apparmor",))  # Docker asks for its parser; the emulated machine has this one's files
     qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel()), ensure_unpacked(BUSYBOX)
     program = busybox.root / "bin/busybox"
     ensure_module_table(kernel, busybox=program)

@@ -47,7 +47,7 @@ RUN python3 -m venv /opt/pydockershim \
 COPY packaging/systemd/pydockershim.service /etc/systemd/system/
 COPY packaging/kind/files /
 # The pause image is the one that the node has.
-RUN mkdir -p /etc/pydockershim \
+RUN mkdir -p /etc/pydockershim/conf.d \
  && containerd config dump \
     | sed -n "s/^ *\(sandbox\|sandbox_image\) *= *['\"]\([^'\"]*\)['\"] *$/pod_infra_container_image = \"\2\"/p" \
     | head -n 1 >/etc/pydockershim/config.toml \

@@ -20,7 +20,7 @@ from shim import __version__
 from shim.cli import parser
 from shim.config import legacy, show
 from shim.config.fields import Field, fields
-from shim.config.load import DEFAULT_FILE
+from shim.config.load import DEFAULT_FILE, drop_in_directory
 from shim.config.model import Config
 
 PACKAGING = Path(__file__).resolve().parent
@@ -39,7 +39,8 @@ COMPLETIONS = MappingProxyType(
 
 _FILES = MappingProxyType(
     {
-        str(DEFAULT_FILE): "settings, in TOML; `pydockershim config --format toml` writes one with all of them",
+        str(DEFAULT_FILE): "settings, in TOML; `pydockershim config --reference` shows all of them",
+        f"{drop_in_directory()}/*.toml": "settings that are read after it, by the order of names",
         "/run/cri-dockerd.sock": "the socket of the CRI, unless `container_runtime_endpoint` names another one",
         "/var/lib/pydockershim": "state of the pods (`root_directory`)",
         "/etc/cni/net.d": "CNI configurations (`cni_conf_dir`)",
@@ -133,7 +134,10 @@ def man_page() -> str:
         ],
         "COMMANDS": list(_commands(described)),
         "OPTIONS": [
-            *_entry("--config FILE", f"TOML file with settings. Default: `{DEFAULT_FILE}`, if it is there."),
+            *_entry(
+                "--config FILE",
+                f"TOML file with settings. Default: `{DEFAULT_FILE}` and the files of `{drop_in_directory()}`.",
+            ),
             *_entry("--version, --buildinfo", "Show versions, and end."),
             ".PP",
             roff(

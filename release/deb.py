@@ -71,10 +71,11 @@ def _write_control(source: Source, stage: Path, control: Path, *, machine: Machi
     scripts = {name: (source.tree / "packaging/scripts" / f"{name}.sh").read_text() for name in _SCRIPTS}
     _script(control / "postinst", 'if [ "$1" = configure ]; then', scripts["installed"])
     _script(control / "prerm", 'if [ "$1" = remove ]; then', scripts["removing"], after=scripts["clean"])
-    _script(control / "postrm", 'if [ "$1" = remove ]; then', scripts["removed"])
+    purged = f'if [ "$1" = purge ]; then\n{scripts["purged"]}fi\n'
+    _script(control / "postrm", 'if [ "$1" = remove ]; then', scripts["removed"], after=purged)
 
 
-_SCRIPTS = ("installed", "removing", "removed", "clean")
+_SCRIPTS = ("installed", "removing", "removed", "clean", "purged")
 
 
 def _script(place: Path, condition: str, body: str, *, after: str = "") -> None:

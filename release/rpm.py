@@ -34,7 +34,7 @@ mv %{{buildroot}}{of_debian} %{{buildroot}}{of_rpm}
 
 %preun
 if [ "$1" = 0 ]; then
-{removing}
+{erasing}
 fi
 {clean}
 %postun
@@ -132,4 +132,4 @@ def _files(stage: Path) -> Iterator[str]:
         yield f"%dir {place}" if path.is_dir() and not path.is_symlink() else place
 
 
-_SCRIPTS = ("installed", "removing", "removed", "clean")
+_SCRIPTS = ("installed", "erasing", "removed", "clean")

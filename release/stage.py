@@ -11,7 +11,6 @@ from release.environment import COMMON, LAUNCHER, PYTHON, add_launcher, make_env
 from release.licences import copyright_text, licences_of
 from release.source import Source
 from shim import share
-from shim.config import show
 from shim.install.layout import OCI_RUNTIME
 
 PREFIX = Path("/usr/lib/pydockershim")
@@ -44,7 +43,8 @@ def make_stage(source: Source, stage: Path, *, wheel: Path, wheels: Path, machin
     command.symlink_to(Path("../..") / (PREFIX / LAUNCHER).relative_to("/"))
     for name in share.UNITS:
         _write(_at(stage, UNITS / name), _EXEC_START.sub(rf"\g<1>{COMMAND}", share.unit(name)))
-    _write(_at(stage, CONFIGURATION), show.as_template())
+    _write(_at(stage, CONFIGURATION), share.configuration())
+    _at(stage, CONFIGURATION.with_name("conf.d")).mkdir()
     _add_oci_runtime(_at(stage, OCI_RUNTIME))
     _add_documentation(source, _at(stage, DOCUMENTATION), home)
     _add_help(source, stage)

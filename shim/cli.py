@@ -18,7 +18,7 @@ from shim import __version__, share
 from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
-from shim.config.load import DEFAULT_FILE, Loaded, load
+from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, load
 from shim.config.model import Config
 from shim.domain.errors import InvalidArgument, ShimError
 
@@ -109,6 +109,9 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _config(given: argparse.Namespace) -> int:
+    if given.reference:
+        print(show.reference(), end="")
+        return 0
     loaded, warnings = _settings(given)
     _warn(warnings)
     print(show.FORMATS[given.format](loaded))
@@ -135,16 +138,21 @@ def _install(given: argparse.Namespace) -> int:
 
 
 def _uninstall(given: argparse.Namespace) -> int:
-    from shim.install.node import Node  # noqa: PLC0415 - as in doctor
-    from shim.install.steps import run_steps  # noqa: PLC0415
+    from shim.install.steps import run_steps  # noqa: PLC0415 - as in doctor
     from shim.install.uninstall import Removal  # noqa: PLC0415
 
     root = given.root.absolute()
-    file = Node(root).at(DEFAULT_FILE)
-    loaded = load(flags={}, environ=os.environ, file=file if file.exists() else None)
+    loaded = load(flags={}, environ=os.environ, file=None, root=root)
     # A single file runs from bin/python3 of the environment that it has unpacked.
     unpacked = Path(sys.executable).parents[2] if SINGLE_FILE in os.environ and os.geteuid() == 0 else None
-    removal = Removal(root=root, force=given.force, config=loaded.config, environ=os.environ, unpacked=unpacked)
+    removal = Removal(
+        root=root,
+        force=given.force,
+        config=loaded.config,
+        environ=os.environ,
+        keep_configuration=given.keep_configuration,
+        unpacked=unpacked,
+    )
     run_steps(removal.steps(), announce=_announce, dry=given.dry_run)
     return 0
 
@@ -213,6 +221,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.set_defaults(command=_doctor)
     config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
+    config.add_argument("--reference", action="store_true", help="show every setting with its meaning and default")
     config.set_defaults(command=_config)
     commands.add_parser("version", help="show versions").set_defaults(command=_version)
     exec_program = commands.add_parser("exec-program", help="run commands in containers, started by systemd")
@@ -244,6 +253,11 @@ def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
     uninstall.set_defaults(command=_uninstall)
     uninstall.add_argument("--force", action="store_true", help="also with pods on the node; the state of them stays")
+    uninstall.add_argument(
+        "--keep-configuration",
+        action="store_true",
+        help="leave daemon.json of Docker, crictl.yaml, the CNI configuration and the settings as they are",
+    )
     for command in (install, uninstall):
         command.add_argument("--dry-run", action="store_true", help="only say what would be done")
         command.add_argument(
@@ -253,7 +267,10 @@ def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"TOML file with settings (default: {DEFAULT_FILE}, if it is there)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"TOML file with settings (default: {DEFAULT_FILE} and {drop_in_directory()}/*.toml)",
     )
     settings = parser.add_argument_group("settings")
     for field in fields().values():

@@ -170,7 +170,7 @@ def test_doctor_goes_on_after_a_wrong_setting(tmp_path: Path) -> None:
     assert first.split(maxsplit=2) == [
         "FAIL",
         "settings",
-        f"file {file}: there is no setting 'log_levle', perhaps 'log_level'",
+        f"file {file}, line 1: there is no setting 'log_levle', perhaps 'log_level'",
     ]
     assert "-> correct it" in advice
     assert any("docker" in line for line in others)

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from integration.packages.conftest import Packages, Root
-from shim import __version__
+from shim import __version__, share
 
 CONFIG = "/etc/pydockershim/config.toml"
 UNIT = "/usr/lib/systemd/system/pydockershim.service"
 DOCUMENTATION = "usr/share/doc/pydockershim"
+CNI = "/etc/cni/net.d/10-bridge.conflist"
 OCI_RUNTIME = "/usr/libexec/pydockershim/oci-runtime"
 WANTED = "/etc/systemd/system/multi-user.target.wants/pydockershim.service"
 
@@ -41,23 +42,36 @@ def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: 
     for name in ("docs/install.md", "packaging/monitoring/alerts.yml", "cni_conf_examples/10-bridge.conflist"):
         assert (root.path / DOCUMENTATION / name).is_file()
 
+    assert root.text(CONFIG) == share.configuration()
     (root.path / CONFIG.removeprefix("/")).write_text('log_level = "debug"\n')
+    mine = root.path / "etc/pydockershim/conf.d/mine.toml"
+    mine.write_text("shutdown_grace = 7\n")
     root.run("dpkg", "--install", deb)
-    assert "debug" in root.run("pydockershim", "config")
+    shown = root.run("pydockershim", "config").splitlines()
+    assert [line.split() for line in shown if line.startswith(("log_level ", "shutdown_grace "))] == [
+        ["shutdown_grace", "7", "file", "/etc/pydockershim/conf.d/mine.toml"],
+        ["log_level", "debug", "file", CONFIG],
+    ]
 
     root.run("dpkg", "--purge", "pydockershim")
-    assert root.files() ^ before == set()
+    assert root.files() ^ before == {"etc/pydockershim", "etc/pydockershim/conf.d", "etc/pydockershim/conf.d/mine.toml"}
 
 
-def test_a_removal_keeps_the_configuration(root: Root, deb: str) -> None:
+def test_a_removal_keeps_the_configuration_and_a_purge_takes_it(root: Root, deb: str) -> None:
+    before = root.files()
     root.run("dpkg", "--install", deb)
-    before = root.text(CONFIG)
+    root.run("pydockershim", "install", "--docker", "--cni", "10-bridge", "--no-start")
+    kept = {path: root.text(path) for path in (CONFIG, "/etc/docker/daemon.json", "/etc/crictl.yaml", CNI)}
 
     root.run("dpkg", "--remove", "pydockershim")
 
-    assert root.text(CONFIG) == before
+    assert {path: root.text(path) for path in kept} == kept
     assert not (root.path / "usr/lib/pydockershim").exists()
     assert not (root.path / WANTED.removeprefix("/")).is_symlink()
+
+    root.run("dpkg", "--purge", "pydockershim")
+
+    assert root.files() ^ before == set()
 
 
 def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:

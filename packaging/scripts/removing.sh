@@ -1,2 +1,2 @@
-# Run by the package manager before the files are removed, not on an upgrade.
-/usr/bin/pydockershim uninstall --force
+# Run by dpkg before the files are removed, not on an upgrade. Configuration stays until a purge.
+/usr/bin/pydockershim uninstall --force --keep-configuration

@@ -1,19 +1,23 @@
-"""Where the values of the settings come from: flags, then the environment, then the TOML file, then defaults."""
+"""Where the values of the settings come from: flags, then the environment, then TOML files, then defaults."""
 
 import difflib
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.config.together import check_together
+from shim.config.together import LOG_COPY, check_together
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""
+
+_DROP_INS = "conf.d"
+"""Directory beside DEFAULT_FILE. Its `*.toml` are read after it by the order of names; of a setting the last counts."""
 
 DEFAULT = "default"
 
@@ -34,26 +38,42 @@ class Loaded:
 class _Given:
     origin: str
     raw: object
+    place: str
+    """The origin for a message, of a file with the line."""
 
 
-def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None) -> Loaded:
+def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None, root: Path = Path("/")) -> Loaded:
     """Return the effective settings.
 
-    `flags` maps field names to the text of their flags. `file` must exist; without one, DEFAULT_FILE is read if it is
-    there. Environment variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones
-    for a Service of our name. InvalidArgument names the flag, variable or file, the field, and the accepted form.
+    `flags` maps field names to the text of their flags. `file` must exist, and no other is read then; without it,
+    DEFAULT_FILE and the files of `drop_in_directory` are read below `root`, as far as they are there. Environment
+    variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones for a Service of our
+    name. InvalidArgument names the flag, variable, or file and line, the field, and the accepted form.
     FailedPrecondition for a file that is not there or cannot be read: it may come a moment later.
     """
     given = {
-        **_from_file(file),
+        **(_from_default_files(root) if file is None else _from_file(file, _read(file))),
         **_from_environment(environ),
-        **{name: _Given(f"flag {fields()[name].flag}", text) for name, text in flags.items()},
+        **{name: _given(f"flag {fields()[name].flag}", text) for name, text in flags.items()},
     }
     values = {name: _value(fields()[name], value) for name, value in given.items()}
     origins = {name: given[name].origin if name in given else DEFAULT for name in fields()}
     config = Config(**values)
-    check_together(config)
+    try:
+        check_together(config)
+    except InvalidArgument as error:
+        places = dict.fromkeys(given[name].place for name in LOG_COPY if name in given)
+        raise InvalidArgument(f"{' and '.join(places)}: {error}") from None
     return Loaded(config=config, origins=origins)
+
+
+def drop_in_directory() -> Path:
+    """Return the directory of files with settings that are read after DEFAULT_FILE."""
+    return DEFAULT_FILE.with_name(_DROP_INS)
+
+
+def _given(origin: str, raw: object) -> _Given:
+    return _Given(origin, raw, origin)
 
 
 def _value(field: Field, given: _Given) -> Any:
@@ -61,7 +81,7 @@ def _value(field: Field, given: _Given) -> Any:
         return field.parse(given.raw)
     except ValueError:
         raise InvalidArgument(
-            f"{given.origin}: {field.name} {_shown(given.raw)} is not accepted, give {field.accepted}"
+            f"{given.place}: {field.name} {_shown(given.raw)} is not accepted, give {field.accepted}"
         ) from None
 
 
@@ -76,30 +96,75 @@ def _shown(raw: object) -> str:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     return {
-        field.name: _Given(f"environment {field.variable}", environ[field.variable])
+        field.name: _given(f"environment {field.variable}", environ[field.variable])
         for field in fields().values()
         if field.variable in environ
     }
 
 
-def _from_file(file: Path | None) -> dict[str, _Given]:
-    path = DEFAULT_FILE if file is None else file
-    table = _read(path, may_be_missing=file is None)
-    for name in table:
-        if name not in fields():
-            raise InvalidArgument(f"file {path}: there is no setting {name!r}{_hint(name)}")
-    return {name: _Given(f"file {path}", raw) for name, raw in table.items()}
+def _from_default_files(root: Path) -> dict[str, _Given]:
+    """Read what is there of the default files; of a setting that several have, the last file counts."""
+    given: dict[str, _Given] = {}
+    for path in _default_files(root):
+        try:
+            text = _read(path)
+        except FailedPrecondition as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                continue  # gone since the directory was listed, or never there
+            raise
+        given |= _from_file(path, text)
+    return given
 
 
-def _read(path: Path, *, may_be_missing: bool) -> dict[str, object]:
+def _default_files(root: Path) -> Iterator[Path]:
+    """Yield DEFAULT_FILE, and those of `drop_in_directory` by the order of names. Hidden ones are an editor's."""
+    yield root / DEFAULT_FILE.relative_to("/")
+    directory = root / drop_in_directory().relative_to("/")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        names = [path for path in directory.iterdir() if path.suffix == ".toml" and not path.name.startswith(".")]
+    except FileNotFoundError:
+        return
     except OSError as error:
-        if may_be_missing and isinstance(error, FileNotFoundError):
-            return {}
+        raise FailedPrecondition(f"directory {directory}: cannot be read: {reason_of(error)}") from error
+    yield from sorted(names)
+
+
+def _from_file(path: Path, text: str) -> dict[str, _Given]:
+    table = _parse(path, text)
+    given = {name: _Given(f"file {path}", raw, _place(path, text, name)) for name, raw in table.items()}
+    for name, value in given.items():
+        if name not in fields():
+            raise InvalidArgument(f"{value.place}: there is no setting {name!r}{_hint(name)}")
+    return given
+
+
+def _place(path: Path, text: str, name: str) -> str:
+    """Return `file PATH, line N`, where the key begins; without the line where it is written with escapes.
+
+    The standard library's TOML parser does not say where a key was.
+    """
+    key = f"""(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')"""
+    found = re.search(rf"^[ \t]*\[{{0,2}}[ \t]*{key}[ \t]*[=.\]]", text, re.MULTILINE)
+    return f"file {path}" if found is None else f"file {path}, line {text.count(chr(10), 0, found.start()) + 1}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
         raise FailedPrecondition(f"file {path}: cannot be read: {reason_of(error)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InvalidArgument(f"file {path}, line {line}: is not TOML: {error}") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"\(at line (\d+),", str(error))
+        place = f"line {line[1]}" if line else f"line {text.count(chr(10)) + 1}"  # at the end of the document
+        raise InvalidArgument(f"file {path}, {place}: is not TOML: {error}") from error
     except ValueError as error:
         raise InvalidArgument(f"file {path}: cannot be read: a number in it is too long") from error
     except RecursionError as error:

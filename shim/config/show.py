@@ -12,8 +12,9 @@ from shim.config.load import Loaded
 from shim.config.model import Config
 
 _WIDTH = 100
-_TEMPLATE_HEAD = """\
-# Settings of pydockershim. Those in comments are the defaults; `pydockershim config` shows what is in effect.
+_REFERENCE_HEAD = """\
+# Every setting of pydockershim, with its default. `pydockershim config` shows what is in effect.
+# Settings go into /etc/pydockershim/config.toml and /etc/pydockershim/conf.d/*.toml.
 # After a change: systemctl restart pydockershim
 """
 
@@ -50,14 +51,14 @@ def as_toml(loaded: Loaded) -> str:
     ).rstrip()
 
 
-def as_template() -> str:
+def reference() -> str:
     """Return a configuration file that sets nothing: each setting with its documentation and default in comments."""
     plain: dict[str, object] = msgspec.to_builtins(Config(), enc_hook=str)
     settings = (
         f"{_comment(f'{field.doc} {_sentence(field.accepted)}')}\n#{name} = {json.dumps(plain[name])}\n"
         for name, field in fields().items()
     )
-    return "\n".join([_TEMPLATE_HEAD, *settings])
+    return "\n".join([_REFERENCE_HEAD, *settings])
 
 
 FORMATS: Mapping[str, Callable[[Loaded], str]] = MappingProxyType({"table": as_table, "toml": as_toml, "json": as_json})

@@ -10,6 +10,9 @@ The log process opens each file as soon as Docker has made it, and runs seldom w
 container that floods has been seen to fill 65 MB a second of Docker's files (docs/logs.md).
 """
 
+LOG_COPY = ("docker_log_max_size", "docker_log_max_file")
+"""Settings that must go together."""
+
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
 """Docker's, which are powers of ten here."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shim.config.load import drop_in_directory
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition
 from shim.install import layout
@@ -72,6 +73,8 @@ class Installation:
         docker = list(self._docker()) if self.options.docker else []
         for file in files:
             yield from self._file(file)
+        if not packaged:
+            yield from self._drop_ins()
         if not packaged and Path(self.command).parent not in layout.ON_THE_PATH:
             yield from self._link(layout.COMMAND_LINK)
         if aliases:
@@ -120,6 +123,17 @@ class Installation:
             yield Step(f"keep  {file.path}, which is not from an installation")
             return
         yield Step(f"write {file.path}", lambda: self._write(file))
+
+    def _drop_ins(self) -> Iterator[Step]:
+        directory = drop_in_directory()
+        if not self.node.at(directory).is_dir():
+            yield Step(f"make  {directory}", lambda: self._make_directory(directory))
+
+    def _make_directory(self, directory: Path) -> None:
+        inside = directory / "settings.toml"
+        self._note_directories(inside)
+        self._save()
+        self.node.make_directories(inside)
 
     def _write(self, file: NodeFile) -> None:
         self._note_file(file)

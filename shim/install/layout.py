@@ -8,7 +8,6 @@ from pathlib import Path
 
 import shim.oci_runtime
 from shim import share
-from shim.config import show
 from shim.config.load import DEFAULT_FILE
 from shim.config.model import Config
 from shim.doctor.units import SERVICE
@@ -46,7 +45,7 @@ def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool, 
         for name in share.UNITS:
             text = _EXEC_START.sub(rf"\g<1>{command}", share.unit(name))
             yield NodeFile(path=UNIT_DIRECTORY / name, content=text.encode(), is_ours=True)
-        yield NodeFile(path=DEFAULT_FILE, content=show.as_template().encode(), is_ours=False)
+        yield NodeFile(path=DEFAULT_FILE, content=share.configuration().encode(), is_ours=False)
         if docker:
             yield oci_runtime()
     if aliases:

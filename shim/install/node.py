@@ -58,7 +58,7 @@ class Node:
     def write(self, path: Path, content: bytes, *, is_program: bool = False) -> None:
         """Replace a file; a new one can be read by all, one that is there keeps its mode. All can run a program."""
         place = self.at(path)
-        self._make_directories(path)
+        self.make_directories(path)
         with atomic_files.failing_as(f"write {path}"):
             mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else _MODE
             mode |= _PROGRAM_MODE if is_program else 0
@@ -68,7 +68,7 @@ class Node:
         with atomic_files.failing_as(f"change the mode of {path}"):
             target.chmod(mode)
 
-    def _make_directories(self, path: Path) -> None:
+    def make_directories(self, path: Path) -> None:
         """Make what is missing above a path, open to all whatever the umask."""
         for above in self.missing_directories(path):
             with atomic_files.failing_as(f"create the directory {above}"):
@@ -77,7 +77,7 @@ class Node:
 
     def link(self, path: Path, target: str) -> None:
         """Make a symbolic link where nothing is."""
-        self._make_directories(path)
+        self.make_directories(path)
         with atomic_files.failing_as(f"link {path}"):
             self.at(path).symlink_to(target)
 

@@ -9,6 +9,8 @@ from shim.base import atomic_files
 from shim.domain.errors import InvalidArgument, reason_of
 
 PLACE = Path("/etc/pydockershim/installed.json")
+FOR_PURGE = Path("/etc/pydockershim/purge")
+"""Directory of what is left to undo, for packaging/scripts/purged.sh, which has no program to read a record with."""
 _BYTES = 1 << 20
 
 
@@ -33,6 +35,26 @@ class Record(msgspec.Struct, kw_only=True):
     directories: list[str] = []
     """Those that were missing, outermost first."""
     docker: DockerChange | None = None
+
+
+DAEMON_JSON_BEFORE = "daemon.json"
+"""Name below FOR_PURGE of Docker's file as it was; missing where there was none."""
+
+
+def files_for_purge(record: Record, *, daemon_json: Path) -> dict[str, str]:
+    """Return names below FOR_PURGE and their text.
+
+    `files` has a line for each file in the form of sha256sum(1), `directories` those that were made, innermost first.
+    """
+    sums = dict(record.files)
+    texts = {}
+    if record.docker is not None:
+        sums[str(daemon_json)] = record.docker.digest
+        if record.docker.before is not None:
+            texts[DAEMON_JSON_BEFORE] = record.docker.before
+    texts["files"] = "".join(f"{of}  {path}\n" for path, of in sums.items())
+    texts["directories"] = "".join(f"{path}\n" for path in reversed(record.directories))
+    return texts
 
 
 def digest(content: bytes) -> str:

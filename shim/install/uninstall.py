@@ -16,7 +16,17 @@ from shim.install import daemon_json, layout
 from shim.install.docker import knows_runtime, reload_docker
 from shim.install.node import Node
 from shim.install.pods import pods_on_node
-from shim.install.record import PLACE, DockerChange, Record, digest, read_record
+from shim.install.record import (
+    DAEMON_JSON_BEFORE,
+    FOR_PURGE,
+    PLACE,
+    DockerChange,
+    Record,
+    digest,
+    encode_record,
+    files_for_purge,
+    read_record,
+)
 from shim.install.steps import Step
 from shim.install.systemd import DOCKER, OURS, Systemd
 from shim.netns.loopback_guard import TABLE, has_guard, remove_guard
@@ -35,6 +45,8 @@ class Removal:
     """Also with pods on the node, whose state then stays."""
     config: Config
     environ: Mapping[str, str]
+    keep_configuration: bool = False
+    """Leave configuration, also that of Docker, CNI and crictl, with its record, to a purge or a later run."""
     unpacked: Path | None = None
     """Where a single file has unpacked its environments, which goes last: this process runs from there."""
     pods: Callable[[Config], list[str]] = pods_on_node
@@ -48,16 +60,24 @@ class Removal:
         if left and not self.force:
             raise FailedPrecondition(_refusal(left))
         yield from _stop(node, systemd)
-        if record.docker is not None:
+        if record.docker is not None and not self.keep_configuration:
             yield from _docker(node, record.docker, systemd=systemd, endpoint=self.config.docker_endpoint)
-        yield from _files(node, record)
+        kept = {name: of for name, of in record.files.items() if self.keep_configuration and _is_configuration(name)}
+        for name in kept:
+            yield Step(f"keep  {name}")
+        yield from _files(node, {name: of for name, of in record.files.items() if name not in kept})
+        yield from _links(node, record)
         if left:
             yield Step(f"keep  {self.config.root_directory}, for {len(left)} containers of pods that are left")
         else:
             yield from self._state(node)
         if node.is_this_machine and _is_guarded():
             yield _guard(are_pods_left=bool(left))
-        yield Step(f"remove {PLACE}", lambda: node.remove(PLACE))
+        if self.keep_configuration:
+            rest = Record(files=kept, directories=record.directories, docker=record.docker)
+            yield Step(f"write {PLACE}, for what is kept", lambda: _keep_record(node, rest))
+        else:
+            yield Step(f"remove {PLACE}", lambda: _remove_record(node))
         for directory in reversed(record.directories):
             yield from _directory(node, Path(directory))
         if systemd.is_running:
@@ -139,16 +159,36 @@ def _docker(node: Node, change: DockerChange, *, systemd: Systemd, endpoint: str
     yield Step("to do: systemctl restart docker, when Docker is to forget these settings")
 
 
-def _files(node: Node, record: Record) -> Iterator[Step]:
-    for name, written in record.files.items():
+def _is_configuration(name: str) -> bool:
+    return layout.UNIT_DIRECTORY not in Path(name).parents
+
+
+def _keep_record(node: Node, rest: Record) -> None:
+    node.write(PLACE, encode_record(rest))
+    for name, text in files_for_purge(rest, daemon_json=layout.DAEMON_JSON).items():
+        node.write(FOR_PURGE / name, text.encode())
+
+
+def _remove_record(node: Node) -> None:
+    for name in ("files", "directories", DAEMON_JSON_BEFORE):
+        node.remove(FOR_PURGE / name)
+    node.remove_directory_if_empty(FOR_PURGE)
+    node.remove(PLACE)
+
+
+def _files(node: Node, files: Mapping[str, str]) -> Iterator[Step]:
+    for name, written in files.items():
         path = Path(name)
         there = node.read(path)
         if there is None:
             continue
-        if digest(there) != written and layout.UNIT_DIRECTORY not in path.parents:
+        if digest(there) != written and _is_configuration(name):
             yield Step(f"keep  {path}, which was changed after the installation")
         else:
             yield Step(f"remove {path}", partial(node.remove, path))
+
+
+def _links(node: Node, record: Record) -> Iterator[Step]:
     for name, target in record.links.items():
         link = node.at(Path(name))
         if link.is_symlink() and str(link.readlink()) == target:

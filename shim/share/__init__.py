@@ -1,4 +1,4 @@
-"""Files for a node, the same that a checkout shows: systemd units, CNI examples and the script of the OCI runtime.
+"""Files for a node, the same that a checkout shows: units, CNI examples, configuration, script of the OCI runtime.
 
 `systemd` and `cni` are links in a checkout and directories in a wheel, so each file has one place.
 """
@@ -39,6 +39,14 @@ def example_names() -> list[str]:
 def example(name: str) -> str:
     """Return the text of one of `example_names`."""
     return files(__name__).joinpath("cni", name + _CONFLIST).read_text()
+
+
+def configuration() -> str:
+    """Return the text of config.toml, which sets nothing.
+
+    It must be the same in every release: package managers ask about a file that both a release and its user changed.
+    """
+    return files(__name__).joinpath("config.toml").read_text()
 
 
 def oci_runtime(*, python: str, program: str) -> str:

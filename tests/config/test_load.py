@@ -59,6 +59,90 @@ def test_the_default_file_is_read_when_it_exists(file: Path, monkeypatch: pytest
     assert loaded().origins["log_format"] == f"file {file}"
 
 
+@pytest.fixture
+def drop_ins(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "DEFAULT_FILE", file)
+    directory = file.with_name("conf.d")
+    directory.mkdir()
+    return directory
+
+
+def test_files_of_conf_d_are_read_after_the_default_file_by_the_order_of_names(file: Path, drop_ins: Path) -> None:
+    file.write_text('log_level = "error"\nlog_format = "json"\nshutdown_grace = 7\n')
+    (drop_ins / "20-b.toml").write_text('log_level = "debug"\n')
+    (drop_ins / "10-a.toml").write_text('log_level = "info"\nlog_format = "console"\n')
+
+    got = loaded()
+
+    assert (got.config.log_level, got.config.log_format, got.config.shutdown_grace) == ("debug", "console", 7)
+    assert got.origins["log_level"] == f"file {drop_ins}/20-b.toml"
+    assert got.origins["log_format"] == f"file {drop_ins}/10-a.toml"
+    assert got.origins["shutdown_grace"] == f"file {file}"
+
+
+def test_a_list_of_a_later_file_takes_the_place_of_the_earlier_one(file: Path, drop_ins: Path) -> None:
+    file.write_text('cni_bin_dir = ["/a", "/b"]\n')
+    (drop_ins / "x.toml").write_text('cni_bin_dir = ["/c"]\n')
+
+    assert loaded().config.cni_bin_dir == (Path("/c"),)
+
+
+def test_conf_d_needs_no_default_file(drop_ins: Path) -> None:
+    (drop_ins / "x.toml").write_text('log_level = "debug"\n')
+
+    assert loaded().config.log_level == "debug"
+
+
+def test_flags_and_environment_go_before_conf_d(drop_ins: Path) -> None:
+    (drop_ins / "x.toml").write_text('log_level = "debug"\nlog_format = "console"\n')
+
+    got = loaded({"log_level": "error"}, {"PYDOCKERSHIM_LOG_FORMAT": "json"})
+
+    assert (got.config.log_level, got.config.log_format) == ("error", "json")
+
+
+def test_a_file_that_is_named_is_the_only_one(drop_ins: Path, tmp_path: Path) -> None:
+    (drop_ins / "x.toml").write_text('log_level = "debug"\n')
+    (tmp_path / "mine.toml").write_text("")
+
+    assert loaded(file=tmp_path / "mine.toml").config == Config()
+
+
+@pytest.mark.parametrize("name", [".x.toml.swp", ".x.toml", "x.toml~", "x.toml.dpkg-new", "README"])
+def test_files_of_editors_and_package_managers_are_left_alone(drop_ins: Path, name: str) -> None:
+    (drop_ins / name).write_text("= broken")
+
+    assert loaded().config == Config()
+
+
+def test_a_mistake_in_conf_d_names_file_and_line_also_where_a_later_file_is_right(drop_ins: Path) -> None:
+    (drop_ins / "10.toml").write_text('\nlog_levle = "debug"\n')
+    (drop_ins / "20.toml").write_text('log_level = "debug"\n')
+
+    with pytest.raises(InvalidArgument, match=rf"^file {drop_ins}/10\.toml, line 2: there is no setting 'log_levle'"):
+        loaded()
+
+
+def test_a_directory_of_settings_that_cannot_be_read_is_named(drop_ins: Path) -> None:
+    drop_ins.rmdir()
+    drop_ins.write_text("")
+
+    with pytest.raises(FailedPrecondition, match=rf"directory {drop_ins}: cannot be read: not a directory"):
+        loaded()
+
+
+def test_the_files_of_another_root_are_read(tmp_path: Path, drop_ins: Path) -> None:
+    (drop_ins / "x.toml").write_text('log_level = "debug"\n')
+    other = tmp_path / "node"
+    place = other / str(drop_ins).removeprefix("/")
+    place.mkdir(parents=True)
+    (place / "y.toml").write_text('log_level = "error"\n')
+
+    got = load(flags={}, environ={}, file=None, root=other)
+
+    assert (got.config.log_level, got.origins["log_level"]) == ("error", f"file {place}/y.toml")
+
+
 def test_variables_that_are_no_setting_are_left_alone() -> None:
     assert loaded(environ={"PYDOCKERSHIM_SERVICE_HOST": "10.96.0.7"}).config == Config()
 
@@ -78,7 +162,18 @@ def test_variables_that_are_no_setting_are_left_alone() -> None:
         ),
         pytest.param(f"shutdown_grace = {'9' * 5000}", "a number in it is too long", id="longer-number"),
         pytest.param(f"cni_bin_dir = {'[' * 5000}{']' * 5000}", "it is nested too deep", id="deep-arrays"),
-        pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "config.toml: ", id="deep-tables"),
+        pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "config.toml", id="deep-tables"),
+        pytest.param('log_level = "info"\n\nlog_levle = 1', "config.toml, line 3: there is no", id="line-of-a-key"),
+        pytest.param("\n[cni_bin_dir]\na = 1", "config.toml, line 2: cni_bin_dir", id="line-of-a-table"),
+        pytest.param("\n 'log_level' = 7", "config.toml, line 2: log_level 7", id="line-of-a-quoted-key"),
+        pytest.param('"log_leve\\u006c" = 7', "config.toml: log_level 7", id="no-line-of-an-escaped-key"),
+        pytest.param("\nlog_level info", "config.toml, line 2: is not TOML", id="line-of-the-syntax"),
+        pytest.param('\nlog_level = """', "config.toml, line 2: is not TOML", id="last-line"),
+        pytest.param(
+            'docker_log_max_file = 2\ndocker_log_max_size = "1m"',
+            "config.toml, line 2 and file",
+            id="lines-of-what-does-not-go-together",
+        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str) -> None:
@@ -87,15 +182,15 @@ def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str)
     with pytest.raises(InvalidArgument) as caught:
         loaded(file=file)
 
-    assert str(caught.value).startswith(f"file {file}: ")
+    assert str(caught.value).startswith(f"file {file}")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_no_text_is_named(file: Path) -> None:
-    file.write_bytes(b"\xff\xfe")
+    file.write_bytes(b"\n\xff\xfe")
 
-    with pytest.raises(InvalidArgument, match="is not TOML"):
+    with pytest.raises(InvalidArgument, match="line 2: is not TOML"):
         loaded(file=file)
 
 

@@ -3,7 +3,9 @@ import tomllib
 from pathlib import Path
 
 from shim.config import show
+from shim.config.fields import fields
 from shim.config.load import Loaded, load
+from shim.config.model import Config
 
 
 def loaded(tmp_path: Path) -> Loaded:
@@ -34,3 +36,13 @@ def test_the_json_form_has_value_and_origin(tmp_path: Path) -> None:
 
     assert shown["shutdown_grace"] == {"value": 90.0, "origin": "flag --shutdown-grace"}
     assert shown["cni_bin_dir"]["value"] == ["/a", "/b"]
+
+
+def test_the_reference_has_every_setting_with_its_default_and_sets_none(tmp_path: Path) -> None:
+    text = show.reference()
+
+    assert tomllib.loads(text) == {}
+    settings = "\n".join(line[1:] for line in text.splitlines() if line.startswith("#") and line[1:2].isalpha())
+    assert set(tomllib.loads(settings)) == set(fields())
+    (tmp_path / "all.toml").write_text(settings)
+    assert load(flags={}, environ={}, file=tmp_path / "all.toml").config == Config()

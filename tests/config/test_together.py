@@ -12,6 +12,9 @@ def test_sizes_are_dockers() -> None:
     assert [bytes_from_size(size) for size in ("512k", "16m", "1g")] == [512_000, 16_000_000, 10**9]
 
 
+FLAGS = "flag --docker-log-max-size and flag --docker-log-max-file"
+
+
 @pytest.mark.parametrize(("size", "count"), [("16m", 2), ("320k", 100), ("1g", 2), ("11m", 3)])
 def test_a_copy_that_is_large_enough(size: str, count: int) -> None:
     assert bytes_from_size(size) * count >= MIN_LOG_COPY
@@ -26,5 +29,5 @@ def test_a_copy_that_loses_output(size: str, count: int, shown: str) -> None:
         load(flags={"docker_log_max_size": size, "docker_log_max_file": str(count)}, environ={}, file=Path("/dev/null"))
 
     message = str(caught.value)
-    assert message.startswith(f"docker_log_max_size {size} times docker_log_max_file {count} is {shown}: ")
+    assert message.startswith(f"{FLAGS}: docker_log_max_size {size} times docker_log_max_file {count} is {shown}: ")
     assert "32 MB at least" in message

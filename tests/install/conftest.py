@@ -42,8 +42,14 @@ class Tree:
         installation = Installation(options=options, command=command, environ=self.environ)
         run_steps(installation.steps(), announce=self.announced.append, dry=dry)
 
-    def uninstall(self, *, dry: bool = False) -> None:
-        removal = Removal(root=self.root, force=False, config=Config(), environ=self.environ)
+    def uninstall(self, *, dry: bool = False, keep_configuration: bool = False) -> None:
+        removal = Removal(
+            root=self.root,
+            force=False,
+            config=Config(),
+            environ=self.environ,
+            keep_configuration=keep_configuration,
+        )
         run_steps(removal.steps(), announce=self.announced.append, dry=dry)
 
     def put(self, path: str, text: str) -> Path:

@@ -1,14 +1,14 @@
 import json
 import os
+import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 import shim.oci_runtime
-from shim.config.load import load
+from shim import share
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.install.install import Installation, Options
@@ -41,14 +41,22 @@ def test_systemd_holds_the_socket(tree: Tree) -> None:
     )
 
 
-def test_the_configuration_sets_nothing_and_has_every_setting(tree: Tree) -> None:
+def test_the_configuration_is_that_of_every_release(tree: Tree) -> None:
     tree.install()
 
-    text = tree.text(CONFIG)
-    assert tomllib.loads(text) == {}
-    without_marks = "\n".join(line[1:] for line in text.splitlines() if line.startswith("#") and line[1:2].isalpha())
-    place = tree.put("/all.toml", without_marks)
-    assert load(flags={}, environ={}, file=place).config == Config()
+    assert tree.text(CONFIG) == share.configuration()
+    assert Node(tree.root).at(Path("/etc/pydockershim/conf.d")).is_dir()
+
+
+def test_settings_of_conf_d_outlive_an_upgrade_and_a_removal(tree: Tree) -> None:
+    tree.install()
+    tree.put("/etc/pydockershim/conf.d/mine.toml", 'log_level = "debug"\n')
+
+    tree.install()
+    tree.uninstall()
+
+    assert tree.text("/etc/pydockershim/conf.d/mine.toml") == 'log_level = "debug"\n'
+    assert not tree.has(CONFIG)
 
 
 def test_crictl_asks_the_server(tree: Tree) -> None:
@@ -144,6 +152,76 @@ def test_nothing_is_left_after_an_uninstall(tree: Tree) -> None:
     now = tree.listing()
     assert {path: now[path] for path in now if not path.startswith("var")} == before
     assert not tree.has("/var/lib/pydockershim")
+
+
+CNI = "/etc/cni/net.d/10-bridge.conflist"
+
+
+def purge(tree: Tree) -> str:
+    """Run the script of a purge on the node, and return what it says."""
+    text = (Path(__file__).parents[2] / "packaging/scripts/purged.sh").read_text()
+    words = ["unshare", "--mount", "sh", "-ec", f"mount --rbind {tree.root}/etc /etc\n{text}"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_removal_that_keeps_the_configuration_takes_units_and_names_alone(tree: Tree) -> None:
+    tree.install(docker=True, cni="10-bridge", as_cri_dockerd=True)
+    kept = {path: tree.text(path) for path in (DAEMON, CRICTL, CONFIG, CNI, OCI_RUNTIME)}
+
+    tree.uninstall(keep_configuration=True)
+
+    assert {path: tree.text(path) for path in kept} == kept
+    assert not tree.has(UNIT)
+    assert not tree.has("/etc/systemd/system/pydockershim.service.d")
+    assert not tree.has("/usr/bin/cri-dockerd")
+
+
+def test_an_uninstall_after_one_that_kept_the_configuration_undoes_the_rest(tree: Tree) -> None:
+    tree.put(DAEMON, '{"debug": true}')
+    before = tree.listing()
+    tree.install(docker=True, cni="10-bridge")
+
+    tree.uninstall(keep_configuration=True)
+    tree.install()
+    tree.uninstall()
+
+    assert tree.listing() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("daemon", [None, '{ "debug":true }'])
+def test_a_purge_takes_what_the_installation_made(tree: Tree, daemon: str | None) -> None:
+    tree.put("/etc/hosts", "")
+    if daemon is not None:
+        tree.put(DAEMON, daemon)
+    before = tree.listing()
+    tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
+    tree.put(CONFIG, "of the package")
+    tree.install(docker=True, cni="10-bridge", command="/usr/bin/pydockershim")
+
+    tree.uninstall(keep_configuration=True)
+    assert tree.has(CRICTL)
+    purge(tree)
+
+    now = tree.listing()
+    assert {path: now[path] for path in now if path.startswith("etc")} == {
+        **{path: before[path] for path in before if path.startswith("etc")},
+        **{path: now[path] for path in ("etc/pydockershim", "etc/pydockershim/config.toml")},  # dpkg takes these
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_purge_leaves_what_was_changed_since(tree: Tree) -> None:
+    tree.install(docker=True, cni="10-bridge")
+    changed = {path: tree.text(path) + "\n" for path in (DAEMON, CRICTL, CNI)}
+    for path, text in changed.items():
+        tree.put(path, text)
+
+    tree.uninstall(keep_configuration=True)
+    said = purge(tree)
+
+    assert {path: tree.text(path) for path in changed} == changed
+    assert all(f"keep  {path}, which was changed after the installation\n" in said for path in changed)
 
 
 def test_a_dry_uninstall_does_nothing(tree: Tree) -> None:

@@ -1,5 +1,7 @@
 """What a wheel brings for a node is what a checkout shows."""
 
+import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 from shim import share
@@ -19,3 +21,21 @@ def test_every_example_of_the_checkout_is_there() -> None:
     files = {path.stem: path.read_text() for path in (ROOT / "cni_conf_examples").glob("*.conflist")}
 
     assert {name: share.example(name) for name in share.example_names()} == files
+
+
+CONFIGURATION = "bcea80a64c34d63c39515cf4941028f6e2868f3ce08ab276cabf05f975aaa70a"
+"""Digest of config.toml in every release."""
+
+
+def test_the_configuration_is_the_same_in_every_release() -> None:
+    # dpkg asks about a file that both a release and its user have changed, which stops an upgrade that nobody watches.
+    assert sha256(share.configuration().encode()).hexdigest() == CONFIGURATION
+
+
+def test_the_configuration_sets_nothing_and_says_where_to_read_on() -> None:
+    text = share.configuration()
+
+    assert tomllib.loads(text) == {}
+    assert "pydockershim config --reference" in text
+    assert (ROOT / "docs/configuration.md").is_file()
+    assert "docs/configuration.md" in text

@@ -35,6 +35,8 @@ class Kind:
     """Build the package and a newer one, below a directory."""
     prepare: Callable[[Machine, Path], None]
     """Prepare a machine for it, with files below a directory."""
+    left: frozenset[str] = frozenset()
+    """Paths that a removal leaves of a node whose config.toml was edited."""
 
 
 def build_debs(directory: Path) -> tuple[Path, Path]:
@@ -126,6 +128,7 @@ KINDS = MappingProxyType(
             version=(*_DNF, "list", "--installed", "pydockershim"),
             build=build_rpms,
             prepare=_prepare_rpm,
+            left=frozenset({"/etc/pydockershim", "/etc/pydockershim/config.toml.rpmsave"}),
         ),
     }
 )

@@ -111,6 +111,23 @@ def test_docker_runs_however_often_its_settings_change(
     machine.run("systemctl", "daemon-reload")
 
 
+CONFIG = "/etc/pydockershim/config.toml"
+DROP_IN = "/etc/pydockershim/conf.d/node.toml"
+EDITED = f"""\
+sed -i '1s/.*/# Edited./' {CONFIG}
+echo 'log_level = "debug"' >>{CONFIG}
+echo 'shutdown_grace = 77' >{DROP_IN}
+"""
+"""A comment of the file that is changed, and settings in two files."""
+
+
+def assert_settings_of(machine: Machine) -> None:
+    """What EDITED sets is in effect."""
+    shown = json.loads(machine.run("pydockershim", "config", "--format", "json"))
+    assert shown["log_level"] == {"value": "debug", "origin": f"file {CONFIG}"}
+    assert shown["shutdown_grace"] == {"value": 77.0, "origin": f"file {DROP_IN}"}
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(
@@ -126,6 +143,8 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
 
     assert machine.is_active(*UNITS)
     wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
+    machine.run("sh", "-ec", EDITED)
+    edited = machine.run("cat", CONFIG, DROP_IN)
     config = pod_config("fresh", log_directory="/var/log/pods/fresh")
     with machine.cri() as cri:
         pod = cri.run(config)
@@ -139,11 +158,15 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
 
     assert NEWER in machine.run(*kind.version)
     assert_runs_on(machine, container)
+    assert machine.run("cat", CONFIG, DROP_IN) == edited
+    assert_settings_of(machine)
 
     machine.run(*kind.downgrade, machine.put(package))
 
     assert NEWER not in machine.run(*kind.version)
     assert_runs_on(machine, container)
+    assert machine.run("cat", CONFIG, DROP_IN) == edited
+    assert_settings_of(machine)
     with machine.cri() as cri:
         refused, words = machine.tried("pydockershim", "uninstall")
         assert refused == 1
@@ -151,9 +174,10 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
         cri.stop(pod)
         cri.remove(pod)
 
+    machine.run("rm", DROP_IN)
     machine.run(*kind.remove)
 
-    assert machine.files() ^ files == set()
+    assert machine.files() ^ files == kind.left
     assert machine.mounts() - mounts == set()
     assert machine.tried("test", "-e", "/run/cri-dockerd.sock")[0] != 0
     assert "pydockershim" not in machine.run("systemctl", "list-units", "--all", "--plain")

@@ -5,4 +5,4 @@ The server talks to it through `client`.
 """
 
 LISTEN = "listen"
-"""The program's argument where systemd has handed over the socket on which it accepts the server."""
+"""The program's argument when systemd hands over a listening socket."""

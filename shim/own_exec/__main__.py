@@ -1,8 +1,8 @@
 """The program that joins containers: `python __main__.py DESCRIPTOR`, a socket to the server.
 
-With `listen` in its place, systemd has handed over a socket on which the server is to be accepted.
+With `listen` instead, systemd hands over a listening socket, and the program accepts the server there.
 
-It forks for each command (`join`), and waits for what it has forked. The server's own process never enters a namespace.
+It forks for each command (`join`) and reaps its children. The server's own process never enters a namespace.
 """
 
 import os

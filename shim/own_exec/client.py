@@ -1,6 +1,6 @@
 """The server's end of the exec program: it starts the program, sends it plans, and passes on what becomes of each.
 
-The program is replaced when it dies or does not answer. What it has started is killed with it, so that nothing runs on
+The program is replaced when it dies or does not answer. Its commands are killed with it, so that nothing runs on
 without its client.
 """
 
@@ -168,7 +168,7 @@ class ExecProgram:
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
         self._killed: set[int] = set()
-        """Commands that are to be killed, and have not ended yet, whether somebody waits for them or not."""
+        """Commands that were killed and have not ended yet, whether a caller waits for them or not."""
         self._process: ChildProcess | _Service | None = None
         self._status: bytes | None = None
         self._reader: threading.Thread | None = None
@@ -199,7 +199,7 @@ class ExecProgram:
             return self._status
 
     def stop(self) -> None:
-        """End the program, and what it runs."""
+        """End the program and its commands."""
         with self._changed:
             self._stopped = True
             if self._process is not None:
@@ -251,7 +251,7 @@ class ExecProgram:
     def _tell(self, number: int, verb: str) -> None:
         """Send, unless the program takes nothing now: then it is sent again with the next ping."""
         if self._process is not None:
-            with suppress(OSError):  # it has ended, and what it ran with it
+            with suppress(OSError):  # it has ended, and its commands with it
                 wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
 
     def _ensure_process(self) -> ChildProcess | _Service:
@@ -281,7 +281,7 @@ class ExecProgram:
     # The rest runs in the reader.
 
     def _read(self, process: ChildProcess | _Service, wake: Waker) -> None:
-        """Pass on what the program reports until it ends; kill it when it does not answer."""
+        """Pass the reports of the program on until it ends; kill it when it does not answer."""
         poll = select.poll()
         for source in (process.socket, wake):
             poll.register(source, select.POLLIN)

@@ -19,7 +19,7 @@ from shim.own_exec.client import Running
 STDOUT, STDERR = 1, 2
 
 DRAIN_SECONDS = 2.0
-"""How long output is read after the end of the command: what it has left in the background may hold its pipes open.
+"""How long output is read after the end of the command: its background processes may hold the pipes open.
 Docker reads on as long."""
 
 _READ_BYTES = 64 << 10
@@ -81,7 +81,7 @@ class Streams:
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Yield (STDOUT or STDERR, bytes) until the command has closed both, or DRAIN_SECONDS after its end.
 
-        A scope that expires ends this iterator only; a new one continues at the same position.
+        A scope that expires ends this iterator only; a new iterator continues at the same position.
         """
         while self._ours and (ready := self._wait_readable()):
             for number in ready:
@@ -119,7 +119,7 @@ class Streams:
                 fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def close(self) -> None:
-        """End reads and writes, also blocked ones. Idempotent, from any thread."""
+        """End reads and writes, also those that block. Idempotent, from any thread."""
         self._is_closed = True
         self._closed.wake()
 

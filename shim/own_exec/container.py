@@ -1,4 +1,4 @@
-"""What a process in a container must be like: read from what runc was told, and from what it inherits.
+"""The attributes of a container's processes, read from the files of runc and from the processes that it inherits from.
 
 containerd leaves the container's `config.json` in its bundle, and runc keeps `state.json`. Both are root's. What they
 say is what `docker exec` goes by too, so nothing that the container's own processes have changed since counts.
@@ -43,7 +43,7 @@ _NAMESPACES = {
     "mnt": 0x00020000,
     "user": 0x10000000,
 }
-"""Kinds by their names in /proc, in the order in which they are entered: in the user namespace of the container a
+"""Kinds by their names in /proc, in the order of entering: in the user namespace of the container a
 process has no right to enter what is the host's."""
 USER_NAMESPACE = "user"
 
@@ -163,7 +163,7 @@ class _State(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What is known of a running container, for as long as its first process is the same."""
+    """A running container. Valid as long as its first process is the same."""
 
     id: str
     pid: int
@@ -211,7 +211,7 @@ class Container:
 
     @property
     def control_groups(self) -> list[str]:
-        """Return the files by which a process joins its control groups."""
+        """Return the `cgroup.procs` files of its control groups."""
         return [f"{directory}/cgroup.procs" for directory in self.cgroup_paths.values()]
 
     def is_frozen(self) -> bool:
@@ -246,7 +246,7 @@ def namespaces_of(pid: int, *, has_users: bool) -> list[tuple[str, int]]:
 
 
 def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container:
-    """Read what is known of a running container whose first process is `pid`.
+    """Read the attributes of a running container whose first process is `pid`.
 
     Raise Unsuited where an exec has to be Docker's.
     """
@@ -348,7 +348,7 @@ def _check_security_modules(process: _Process) -> None:
 
 
 def _check_unconfined(status: bytes, *, what: str) -> int:
-    """Return the bounding set of a process. Raise Unsuited if it gives restrictions on to what it starts."""
+    """Return the bounding set of a process. Raise Unsuited if its children inherit restrictions."""
     if value_of(status, b"NoNewPrivs") != b"0" or value_of(status, b"Seccomp") != b"0":
         raise Unsuited("confined", f"{what} has a seccomp filter or may not gain privileges")
     return int(value_of(status, b"CapBnd"), 16)

@@ -14,7 +14,7 @@ from shim.domain.errors import ShimError
 from shim.own_exec.container import Container, Unsuited
 
 CAPACITY = 1 << 20
-"""Bytes of filters that are kept; one has some 10 KiB."""
+"""Bytes of filters that are kept; a filter has some 10 KiB."""
 _PROBLEMS = 100
 PROBLEM_SECONDS = 60.0
 """How long a filter that cannot be read is not tried again: runc makes a container for it."""

@@ -1,8 +1,8 @@
-"""The way of one command into its container, in a process that was forked for it.
+"""How a command gets into its container. This runs in a process that was forked for the command.
 
-Two processes go it. The first one enters the container's namespaces and takes the identity of the command. It stays
-outside the container's PID namespace, where no process of the container can see it. Then it forks the second one, which
-is born inside, and has no more rights than the command itself: nobody inside can trace a process that is still the
+Two processes do the work. The first enters the container's namespaces and takes the identity of the command. It stays
+outside the container's PID namespace, where no process of the container can see it. Then it forks the second process,
+which is born inside with no more rights than the command itself. So nobody inside can trace a process that is still the
 host's root, not even with CAP_SYS_PTRACE.
 
 After a namespace was entered, nothing may be imported or loaded here: it would come from the container's image. And no
@@ -55,7 +55,7 @@ _PASSWD_FIELDS = 7
 
 
 class Join:
-    """The steps of one command, in their order."""
+    """The steps of a command, in their order."""
 
     def __init__(self, plan: Plan, descriptors: Sequence[int], reports: int) -> None:
         """`descriptors` are the streams, the namespaces and the control groups; `reports` takes what is reported."""
@@ -239,7 +239,7 @@ class Join:
         os.execve(program, self._plan.arguments, self._environment)
 
     def _program(self) -> bytes:
-        """Return the file to execute. What is unusual is left to runc, which has its own rules and messages."""
+        """Return the file to execute. Unusual names are left to runc, which has its own rules and messages."""
         name = self._plan.arguments[0]
         if b"/" in name:
             return name

@@ -66,7 +66,7 @@ def set_name(name: bytes) -> None:
 
 
 def hide_memory() -> None:
-    """Keep this process, and what it forks, from being traced or read through /proc by others than the host's root."""
+    """Let only the host's root trace this process and its children, or read them through /proc."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
@@ -87,7 +87,7 @@ def keep_capabilities(keep: bool) -> None:
 
 
 def drop_from_bounding_set(capability: int) -> None:
-    """Give a capability up for good, for this process and what it starts."""
+    """Give a capability up for good, for this process and its children."""
     _prctl(_PR_CAPBSET_DROP, capability)
 
 

@@ -1,4 +1,4 @@
-"""Exec without Docker: which containers it suits, and the start of a command in one."""
+"""Exec without Docker: which containers it suits, and how a command is started."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ from shim.own_exec.filters import Filter, Filters
 from shim.own_exec.plan import Plan
 
 KNOWN_CONTAINERS = 2000
-"""Containers of which it is remembered what their processes are like."""
+"""Containers whose attributes are kept."""
 
 KILL_SECONDS = 1.0
 """How long the end of a command is waited for that is killed: the kernel does it at once, unless the command hangs."""
@@ -64,7 +64,7 @@ class Command:
         self._what = what
 
     def wait(self) -> int:
-        """Wait for the end and return the exit code, 128 + n for one that signal n has ended.
+        """Wait for the end and return the exit code; it is 128 + n when signal n ended the command.
 
         Raise ShimError if nobody knows it, Cancelled or DeadlineExceeded.
         """
@@ -87,13 +87,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a container's processes."""
+    """A container, and the plan for commands in it."""
 
     container: Container
     plan: Plan
     """Of a command without a terminal."""
     program: bytes
-    """Status of the exec program for which that was found."""
+    """Status of the exec program when the container was read."""
 
 
 class OwnExec:
@@ -111,7 +111,7 @@ class OwnExec:
         """By reason."""
 
     def stop(self) -> None:
-        """End the program and what it runs."""
+        """End the program and its commands."""
         self._program.stop()
 
     @contextmanager

@@ -1,11 +1,11 @@
-"""What the program is told of one command. The descriptors that it takes come with it."""
+"""The plan of a command, which the server sends to the program together with descriptors."""
 
 import marshal
 from typing import NamedTuple
 
 
 class Plan(NamedTuple):
-    """How a process is made equal to one that runc starts in the container. Numbers are the host's unless said."""
+    """The attributes that runc would give to the process. Ids are those of the host unless stated."""
 
     arguments: list[bytes]
     environment: list[tuple[bytes, bytes]]

@@ -1,6 +1,6 @@
 """The loop of the program: takes commands from the server, forks for each, reports starts and ends.
 
-One thread, and no wait but for events. What it has forked it alone reaps, so a pid here never means another process.
+It has one thread and waits for events alone. Nobody else reaps its children, so a pid here never means another process.
 
 The memory of this process is copied with each fork, page by page. So it imports as little as it can.
 """
@@ -33,7 +33,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class _Command:
-    """One command: the process that joins the container for it, and its own process."""
+    """A command: the process that joins the container, and the process of the command."""
 
     def __init__(self, number: int, joining: int, reports: _socket.socket) -> None:
         self.number = number

@@ -10,11 +10,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 from integration.bench.pods import ordinary_pod
@@ -33,6 +34,10 @@ MEDIAN_MS, LAST_MS = 10.0, 25.0
 AT_ONCE = 8
 EACH = 50
 """Execs of one measurement."""
+PER_MINUTE = 1000
+"""Execs a minute, as probes of 100 pods may ask for."""
+STEADY_SHARE = 0.15
+"""Of a processor, for all that these execs take."""
 PSS_MIB = 8.0
 """Memory of the exec program."""
 
@@ -47,7 +52,7 @@ class Took:
     """Of the whole machine, the mean of each measurement."""
 
 
-def measure(engine_name: str, *, rounds: int) -> list[Bar]:
+def measure(engine_name: str, *, rounds: int, pods: int, seconds: float) -> list[Bar]:
     """Measure all ways in turn."""
     with prepared(engine_name) as setup, ExitStack() as stack:
         _, own = stack.enter_context(serving(setup))
@@ -66,6 +71,8 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
             print(f"{way:28} {statistics.median(each.wall_ms):6.1f} ms, processor {_cpu(each):6.1f} ms")
         with step(f"{AT_ONCE} side by side"):
             last = _side_by_side(ways[OWN])
+        with step(f"{PER_MINUTE} execs a minute over {pods} pods, for {seconds:g} s"):
+            steady = _steady(own, [_container(own, setup, name=f"exec-{number}") for number in range(pods)], seconds)
         memory = _memory()
     return [
         Bar(
@@ -77,12 +84,13 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
         ),
         Bar("ExecSync of `true`, median", statistics.median(took[OWN].wall_ms), "ms", MEDIAN_MS, at_most=True),
         Bar(f"ExecSync of `true`, {AT_ONCE} side by side, 99 of 100", last, "ms", LAST_MS, at_most=True),
+        Bar(f"{PER_MINUTE} execs a minute: processors", steady, "", STEADY_SHARE, at_most=True),
         Bar("memory of the exec program", memory, "MiB", PSS_MIB, at_most=True),
     ]
 
 
-def _container(cri: Cri, setup: Setup) -> str:
-    config, container = ordinary_pod("exec", logs=str(setup.logs))
+def _container(cri: Cri, setup: Setup, *, name: str = "exec") -> str:
+    config, container = ordinary_pod(name, logs=str(setup.logs))
     Path(config.log_directory, container.log_path).parent.mkdir(parents=True, exist_ok=True)
     made = cri.create(cri.run(config), container, pod=config)
     cri.start(made)
@@ -108,6 +116,28 @@ def _side_by_side(run: Callable[[], object]) -> float:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         walls = sorted(pool.map(timed, range(10 * EACH)))
     return walls[int(len(walls) * 0.99)]
+
+
+def _steady(cri: Cri, containers: Sequence[str], seconds: float) -> float:
+    """Run execs at PER_MINUTE; return how many processors they take beyond what the machine takes without them."""
+    idle = _processors(seconds / 4, partial(time.sleep, seconds / 4))
+    turns = cycle(containers)
+    began, done = time.monotonic(), 0
+
+    def run() -> None:
+        nonlocal done
+        cri.exec(next(turns), "true")
+        done += 1
+        time.sleep(max(0.0, began + done * 60 / PER_MINUTE - time.monotonic()))
+
+    return _processors(seconds, run) - idle
+
+
+def _processors(seconds: float, work: Callable[[], None]) -> float:
+    busy, began = _busy(), time.monotonic()
+    while time.monotonic() - began < seconds:
+        work()
+    return (_busy() - busy) / (time.monotonic() - began)
 
 
 def _cpu(took: Took) -> float:
@@ -150,8 +180,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.exec", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="of each way (%(default)s)")
+    parser.add_argument("--pods", type=int, default=20, help="with execs all the time (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of these execs (%(default)s)")
     arguments = parser.parse_args()
-    return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
+    return print_bars(
+        partial(measure, arguments.engine, rounds=arguments.rounds, pods=arguments.pods, seconds=arguments.seconds)
+    )
 
 
 if __name__ == "__main__":

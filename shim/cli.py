@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as installed
 from itertools import chain
 from pathlib import Path
+from typing import NoReturn
 
 from shim import __version__, share
 from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
-from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, load
+from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, files_read, load
 from shim.config.model import Config
 from shim.domain.errors import InvalidArgument, ShimError
 
@@ -63,13 +64,62 @@ def _print_error(error: ShimError, code: int) -> int:
 
 
 def _serve(given: argparse.Namespace) -> int:
+    environ = dict(os.environ)
     try:
         loaded, warnings = _settings(given)
-    except InvalidArgument:
-        from shim.cri.activation import turn_away_clients  # noqa: PLC0415
-
-        turn_away_clients(os.environ)
+    except ShimError as error:
+        _refuse_until_corrected(error, given, environ)
         raise
+    try:
+        return _serve_with(loaded, warnings)
+    except InvalidArgument as error:
+        _refuse_until_corrected(error, given, environ, loaded.config)
+        raise
+
+
+def _refuse_until_corrected(
+    error: ShimError, given: argparse.Namespace | None, environ: Mapping[str, str], config: Config | None = None
+) -> None:
+    """Tell clients what is wrong and start anew once it is corrected; without a socket of systemd, do nothing.
+
+    `config` is there where the settings can be read: the files that they name may be what is wrong. `given` is missing
+    where flags are wrong, which no file corrects.
+    """
+    from shim.base import log  # noqa: PLC0415 - as below
+    from shim.cri.activation import is_socket_passed  # noqa: PLC0415
+    from shim.daemon.misconfigured import refuse_until_corrected  # noqa: PLC0415
+
+    if not is_socket_passed(environ):
+        return
+
+    def files() -> list[Path]:
+        if given is None:
+            return []
+        named = [] if config is None else [Path(path) for name in _FILES if (path := getattr(config, name))]
+        return [*files_read(given.config), *named]
+
+    def check() -> ShimError | None:
+        try:
+            if given is not None:
+                _settings(given)
+        except ShimError as still:
+            return still
+        return None
+
+    log.configure(level="info", style="auto")
+    # Of settings that cannot be read, the error is found once more: they may have changed since.
+    is_found_again = given is not None and config is None
+    refuse_until_corrected(None if is_found_again else error, files=files, check=check, environ=environ)
+
+
+_FILES = (
+    *("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
+    *("image_credential_provider_config", "image_credential_provider_bin_dir"),
+)
+"""Settings whose files are read at the start."""
+
+
+def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
     # Loading gRPC and structlog takes a third of a second, which the other commands need not. Garbage
     # collections would take a tenth of it, and find nothing.
     gc.disable()
@@ -203,9 +253,17 @@ def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
     return load(flags=flags, environ=os.environ, file=given.config), legacy.warnings(old)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and exit; a server that systemd has started tells its clients instead."""
+        if next(iter(_with_command(sys.argv[1:])), "") == "serve":
+            _refuse_until_corrected(InvalidArgument(message), None, dict(os.environ))
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the whole command line, of which the man page and the completions are made as well."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pydockershim",
         description="A Kubernetes CRI v1 server in front of the Docker Engine.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the lines of --version
@@ -232,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_installation(commands: "argparse._SubParsersAction[_Parser]") -> None:
     install = commands.add_parser(
         "install",
         help="put units, configuration and crictl.yaml onto this node, and start the server",

@@ -1,5 +1,3 @@
-import select
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -114,24 +112,6 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
 
     assert caught.value.code == 2
     assert "usage: pydockershim" in capsys.readouterr().err
-
-
-def test_a_start_with_a_wrong_setting_turns_away_the_client_that_waits(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('log_levle = "debug"\n')
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        client.settimeout(60)
-        client.connect(str(tmp_path / "s"))
-        script = 'exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
-        command = [sys.executable, "-m", "shim", "serve", f"--config={tmp_path}/config.toml"]
-        served = subprocess.run(
-            ["sh", "-c", script, "sh", *command], stdin=listener.fileno(), capture_output=True, text=True, check=False
-        )
-
-        assert (served.returncode, client.recv(1)) == (2, b"")
-        assert "there is no setting 'log_levle'" in served.stderr
-        assert select.select([listener], [], [], 0)[0] == []
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -72,6 +72,17 @@ def drop_in_directory() -> Path:
     return DEFAULT_FILE.with_name(_DROP_INS)
 
 
+def files_read(file: Path | None) -> list[Path]:
+    """Return the paths that `load` reads on this machine, also those that are not there, and the directory of files."""
+    if file is not None:
+        return [file]
+    try:
+        files = list(_default_files(Path("/")))
+    except FailedPrecondition:
+        files = [DEFAULT_FILE]
+    return [*files, drop_in_directory()]
+
+
 def _given(origin: str, raw: object) -> _Given:
     return _Given(origin, raw, origin)
 

@@ -1,7 +1,6 @@
 """Socket activation, readiness and watchdog of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
 
 import os
-import select
 import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -11,8 +10,6 @@ import structlog
 from shim.domain.errors import FailedPrecondition, reason_of
 
 _FIRST_FD = 3
-_BACKLOG = 4096
-"""Connections that wait at most: the kernel's bound (`net.core.somaxconn`), as nodes have it."""
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +35,7 @@ def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.s
     The variables are removed from `environ` in the first case. Unit files for cri-dockerd name the path of the socket
     that systemd holds, and cri-dockerd then deletes that and makes its own.
     """
-    if (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) != (str(os.getpid()), "1"):
+    if not is_socket_passed(environ):
         return None
     with socket.socket(fileno=os.dup(_FIRST_FD)) as passed:
         name = passed.getsockname() if passed.family == socket.AF_UNIX else ""
@@ -47,18 +44,17 @@ def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.s
     return listening_socket(environ)
 
 
-def turn_away_clients(environ: MutableMapping[str, str]) -> None:
-    """Close the connections that wait at the socket that systemd has passed, if it has passed one.
+def is_socket_passed(environ: Mapping[str, str]) -> bool:
+    """Return whether systemd has passed one socket to this process."""
+    return (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) == (str(os.getpid()), "1")
 
-    For a start that fails until somebody acts: while a connection waits, systemd starts the service again at once.
+
+def copy_of_passed_socket() -> socket.socket:
+    """Return the socket that systemd has passed, which stays open for another program that this process becomes.
+
+    FailedPrecondition where it is no listening unix socket.
     """
-    if (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) != (str(os.getpid()), "1"):
-        return
-    with listening_socket(environ) as passed:
-        for _ in range(_BACKLOG):
-            if not select.select([passed], [], [], 0)[0]:
-                return
-            passed.accept()[0].close()
+    return _take_over(os.dup(_FIRST_FD))
 
 
 def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
 from shim.cri.probe import probe_at
+from shim.cri.refusal import WRONG_SETTINGS
 from shim.doctor.findings import Finding
 from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
@@ -15,6 +16,7 @@ OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.
 
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
 _WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"
+_CORRECT = f"correct it: the server sees a file that changes; after a flag or variable of the unit, restart {SERVICE}"
 _EXIT_WRONG_SETTINGS = 2
 _EXIT_NO_PROGRAM = 203
 """systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
@@ -59,6 +61,8 @@ def _server(address: str, units: Units) -> Finding:
         advice = f"systemctl enable --now {SERVICE}" if units.service.is_installed else "pydockershim serve"
         return Finding("warn", "server", f"none runs at {address}", f"start it: {advice}")
     except ShimError as error:
+        if isinstance(error, Unavailable) and WRONG_SETTINGS in str(error):
+            return Finding("FAIL", "server", str(error), _CORRECT)
         return Finding("warn", "server", str(error), _advice(error))
     text = f"{found.runtime} answers at {address}"
     if found.trouble:

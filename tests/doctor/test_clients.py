@@ -12,6 +12,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
 from shim.cri import probe
+from shim.cri.refusal import WRONG_SETTINGS
 from shim.cri.server import CriServer
 from shim.doctor import clients
 from shim.doctor.clients import check_clients
@@ -99,6 +100,20 @@ def test_a_server_whose_docker_is_away(endpoint: str) -> None:
     assert finding.level == "warn"
     assert finding.text.endswith("docker cannot be reached")
     assert finding.advice == "the server runs, but Docker does not answer it: see what is said of docker above"
+
+
+class Refused(api_pb2_grpc.RuntimeServiceServicer):
+    def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
+        raise Unavailable(f"{WRONG_SETTINGS}: file /etc/c.toml, line 7: there is no setting 'x'")
+
+
+def test_a_server_whose_settings_are_wrong_fails(endpoint: str) -> None:
+    with serving(endpoint, Refused()):
+        server = found(endpoint)["server"]
+
+    assert server.level == "FAIL"
+    assert "file /etc/c.toml, line 7: there is no setting 'x'" in server.text
+    assert server.advice.startswith("correct it: ")
 
 
 class WithDockerDown(Runtime):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+import grpc
 
 from integration.cri import Cri, connected
 from integration.node.commands import NodeError
@@ -15,8 +16,11 @@ from integration.node.engine import Engine
 from integration.node.images import Image, load
 from integration.packages.fresh.roots import root_archive
 from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc
 
 _BOOT_SECONDS = 300
+_REFUSAL_SECONDS = 30
 _SOCKET = "run/cri-dockerd.sock"
 _PLACES = ("/etc", "/opt", "/usr", "/var/lib")
 _OF_OTHERS = (
@@ -84,6 +88,18 @@ class Machine:
         """Connect to the server of the machine, by way of the root of its first process."""
         with connected(self._root / _SOCKET) as cri:
             yield cri
+
+    def refusal(self) -> str:
+        """Return what the server says to a client that it refuses with UNAVAILABLE."""
+        with grpc.insecure_channel(f"unix:{self._root / _SOCKET}") as channel:
+            stub = api_pb2_grpc.RuntimeServiceStub(channel)
+            try:
+                stub.Version(pb.VersionRequest(), timeout=_REFUSAL_SECONDS, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    return str(error.details())
+                raise
+        raise NodeError("the server refuses nothing")
 
     @property
     def _root(self) -> Path:

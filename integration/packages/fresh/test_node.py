@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -182,6 +183,42 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
     assert machine.tried("test", "-e", "/run/cri-dockerd.sock")[0] != 0
     assert "pydockershim" not in machine.run("systemctl", "list-units", "--all", "--plain")
     assert "pydockershim" not in machine.run("systemctl", "list-unit-files")
+
+
+@pytest.mark.timeout(1800)
+def test_a_mistake_in_the_settings_is_told_to_clients_and_costs_no_starts(
+    with_docker: Machine, built: Callable[[str], tuple[Path, Path]]
+) -> None:
+    machine = with_docker
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    wait_until(lambda: machine.is_active(*UNITS))
+
+    machine.run("sh", "-ec", f"echo 'log_levle = 1' >{DROP_IN}; systemctl restart pydockershim.service")
+    wrong = f"the settings of the server are wrong: file {DROP_IN}, line 1: there is no setting 'log_levle'"
+    started = time.monotonic()
+    assert machine.refusal().startswith(wrong)
+    assert time.monotonic() - started < 5
+    before = starts(machine)
+    while time.monotonic() - started < 20:  # clients that come again and again started it 46 times in that time
+        assert machine.refusal().startswith(wrong)
+    assert starts(machine) == before
+    code, words = machine.tried("pydockershim", "doctor")
+    assert code == 1
+    assert words.splitlines()[0].startswith("FAIL  settings")
+    assert any(line.startswith("ok    docker ") for line in words.splitlines())
+
+    machine.run("sh", "-ec", f"echo 'log_level = \"debug\"' >{DROP_IN}")
+
+    wait_until(lambda: machine.tried("pydockershim", "doctor")[1].count("FAIL  se") == 0)
+    assert starts(machine) == before
+    machine.run("rm", DROP_IN)
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
+
+
+def starts(machine: Machine) -> int:
+    """How often systemd has started the service, and by which process it runs."""
+    lines = machine.run("journalctl", "--unit=pydockershim.service", "--output=cat").splitlines()
+    return sum(line.startswith("Starting pydockershim.service") for line in lines)
 
 
 def block(page: str, heading: str, *, number: int) -> str:

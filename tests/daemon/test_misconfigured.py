@@ -1,0 +1,172 @@
+"""A server in a process of its own, with wrong settings and a socket as systemd passes it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc as api
+
+SECONDS = 60
+PROVIDERS = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: one}]\n"
+RIGHT = (
+    "name: one, matchImages: [r.example], defaultCacheDuration: 1m, apiVersion: credentialprovider.kubelet.k8s.io/v1"
+)
+
+
+@dataclass
+class Served:
+    process: "subprocess.Popen[str]"
+    path: Path
+    notified: socket.socket
+
+    def refusal(self) -> str:
+        """What a client is told by Version, which the kubelet calls first; it waits as a kubelet does."""
+        with grpc.insecure_channel(f"unix:{self.path}") as channel, pytest.raises(grpc.RpcError) as caught:
+            api.RuntimeServiceStub(channel).Version(pb.VersionRequest(), timeout=SECONDS, wait_for_ready=True)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        return str(caught.value.details())
+
+    def status(self) -> pb.RuntimeStatus:
+        """Status of a server that works, asked again while it is refused, as a kubelet does."""
+        until = time.monotonic() + SECONDS
+        while True:
+            with grpc.insecure_channel(f"unix:{self.path}") as channel:
+                stub = api.RuntimeServiceStub(channel)
+                try:
+                    return stub.Status(pb.StatusRequest(), timeout=SECONDS, wait_for_ready=True).status
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
+                        raise
+
+    def line(self, event: str) -> dict[str, str]:
+        """The first line of that event which has not been read yet."""
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            line: dict[str, str] = json.loads(text)
+            if line["event"] == event:
+                return line
+        raise AssertionError(f"the server ended without {event!r}")
+
+    def told_systemd(self, beginning: str) -> str:
+        """The first notification that begins so and has not been read yet."""
+        while True:
+            text = self.notified.recv(4096).decode()
+            if text.startswith(beginning):
+                return text
+
+
+@contextmanager
+def serving(tmp_path: Path, *flags: str) -> Iterator[Served]:
+    script = 'exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 WATCHDOG_PID=$$ WATCHDOG_USEC=2000000 exec "$@"'
+    command = [
+        *(sys.executable, "-m", "shim", "serve", "--container-runtime-endpoint=fd://", "--log-format=json"),
+        f"--docker-endpoint=unix://{tmp_path}/no-docker.sock",
+        f"--root-directory={tmp_path}/root",
+        f"--cni-conf-dir={tmp_path}/cni",
+        *flags,
+    ]
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        notified.bind(str(tmp_path / "notify"))
+        notified.settimeout(SECONDS)
+        with subprocess.Popen(
+            ["sh", "-c", script, "sh", *command],
+            stdin=listener.fileno(),
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+        ) as process:
+            try:
+                yield Served(process, tmp_path / "s", notified)
+            finally:
+                process.kill()
+
+
+def test_clients_are_told_file_and_line_until_the_file_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('\nlog_levle = "debug"\n')
+    with serving(tmp_path, f"--config={file}") as served:
+        wrong = f"the settings of the server are wrong: file {file}, line 2: there is no setting 'log_levle'"
+        assert served.refusal().startswith(wrong)
+        assert served.line("wrong settings, refusing clients until they are corrected")["level"] == "error"
+        assert "line 2: there is no setting" in served.told_systemd("READY=1\nSTATUS=Refuses")
+
+        file.write_text('log_level = "loud"\n')
+        assert served.line("wrong settings, refusing clients until they are corrected")["error"].startswith(
+            f"file {file}, line 1: log_level 'loud' is not accepted"
+        )
+        assert f"file {file}, line 1: log_level 'loud'" in served.refusal()
+
+        file.write_text('log_level = "debug"\n')
+        assert [condition.type for condition in served.status().conditions] == ["RuntimeReady", "NetworkReady"]
+        assert served.told_systemd("STATUS=") == "STATUS="
+        assert served.told_systemd("READY=1") == "READY=1"
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(SECONDS) == 0
+
+
+def test_a_file_that_is_missing_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "later" / "config.toml"
+    with serving(tmp_path, f"--config={file}") as served:
+        assert f"file {file}: cannot be read: no such file" in served.refusal()
+
+        file.parent.mkdir()
+        file.write_text("")
+
+        assert len(served.status().conditions) == 2
+
+
+def test_a_file_that_a_setting_names_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "providers.yaml"
+    file.write_text(PROVIDERS)
+    flags = (f"--image-credential-provider-config={file}", f"--image-credential-provider-bin-dir={tmp_path}")
+    program = tmp_path / "one"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    with serving(tmp_path, *flags) as served:
+        assert "missing required field `matchImages`" in served.refusal()
+
+        file.write_text(PROVIDERS.replace("name: one", RIGHT))
+
+        assert served.status().conditions
+
+
+def test_the_watchdog_is_told_while_nothing_changes_and_a_stop_is_heard(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("log_levle = 1\n")
+    with serving(tmp_path, f"--config={file}") as served:
+        served.told_systemd("READY=1")
+        for _ in range(3):
+            served.told_systemd("WATCHDOG=1")
+
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(SECONDS) == -signal.SIGTERM
+
+
+def test_clients_are_told_of_a_wrong_flag(tmp_path: Path) -> None:
+    with serving(tmp_path, "--cni-conf-dirs=/etc") as served:
+        assert served.refusal() == "the settings of the server are wrong: unrecognized arguments: --cni-conf-dirs=/etc"
+
+
+@pytest.mark.parametrize("method", ["/runtime.v1.RuntimeService/GetContainerEvents", "/runtime.v1alpha2.Any/Thing"])
+def test_every_rpc_is_refused_with_the_reason(tmp_path: Path, method: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("log_levle = 1\n")
+    with serving(tmp_path, f"--config={file}") as served, grpc.insecure_channel(f"unix:{served.path}") as channel:
+        call = channel.unary_stream(method, lambda text: text, lambda text: text)
+        with pytest.raises(grpc.RpcError, match="line 1: there is no setting") as caught:
+            list(call(b"", timeout=SECONDS, wait_for_ready=True))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

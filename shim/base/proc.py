@@ -4,14 +4,18 @@ Programs name mounts, processes, interfaces and control groups, with any byte. T
 these names, and blanks out of those in mountinfo. So its text is bytes, whose lines end at `\n` alone: `str` ends lines
 and words at a dozen other characters as well, a file that is opened as text turns `\r` into `\n`, and not every name is
 UTF-8. A program that chose such a name could add a line to a table, or make its reader fail.
+
+It imports little: the OCI runtime, which starts anew for each container, needs it.
 """
 
-import os
-import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from __future__ import annotations
 
-_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
+import os
+
+TYPE_CHECKING = False  # as above
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _OPTIONAL_FIELDS = 6
 """Place of the first optional field in a line of mountinfo, proc(5)."""
 
@@ -33,15 +37,28 @@ def to_text(word: bytes) -> str:
 
 def unescape(word: bytes) -> bytes:
     """Undo what the kernel writes in tables of mounts for blanks and the like: their number in three octal digits."""
-    return _ESCAPE.sub(lambda found: bytes((int(found[1], 8),)), word)
+    if b"\\" not in word:
+        return word
+    first, *others = word.split(b"\\")
+    return first + b"".join(map(_behind_backslash, others))
 
 
-class Mount(NamedTuple):
+def _behind_backslash(text: bytes) -> bytes:
+    number = text[:3]
+    if len(number) == 3 and number[0] in b"0123" and not number.strip(b"01234567"):
+        return bytes((int(number, 8),)) + text[3:]
+    return b"\\" + text
+
+
+class Mount:
     """A line of mountinfo. What few readers need is decoded when they ask for it."""
 
-    fields: list[bytes]
-    separator: int
-    """Place of the field `-`."""
+    __slots__ = ("fields", "separator")
+
+    def __init__(self, fields: list[bytes], separator: int) -> None:
+        self.fields = fields
+        self.separator = separator
+        """Place of the field `-`."""
 
     @property
     def id(self) -> bytes:

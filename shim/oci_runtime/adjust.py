@@ -1,13 +1,21 @@
 """Change config.json and the processes of exec as NRI plugins have asked for: what Docker has no field for.
 
 Each kind of change has a function here. An order with a kind that is not known here is refused.
+
+It imports little: the program starts anew for each container.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from __future__ import annotations
 
-from shim.oci_runtime.order import Json, OrderError
+from shim.oci_runtime import json_text
+from shim.oci_runtime.order import OrderError
+
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from shim.oci_runtime.order import Json
 
 _SPEC_WITH_SCHEDULER = (1, 1)
 """Version of the OCI runtime specification whose runtimes set scheduler and I/O priority; older runc ignores them."""
@@ -65,7 +73,7 @@ def _features(runtime: str) -> Json:
     finished = subprocess.run([runtime, "features"], capture_output=True, check=False)
     if finished.returncode != 0:
         return {}
-    found: Json = json.loads(finished.stdout)
+    found: Json = json_text.read(finished.stdout)
     return found
 
 

@@ -1,18 +1,23 @@
-"""The command line of the OCI runtime, and how it tells of an error: as runc does, in the file `--log`."""
+"""The command line of the OCI runtime, and how it tells of an error: as runc does, in the file `--log`.
 
-import json
+It imports little: the program starts anew for each container.
+"""
+
+from __future__ import annotations
+
 import os
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
-from types import TracebackType
-from typing import NamedTuple
+from types import SimpleNamespace
 
-from shim.oci_runtime import order, self_test
-from shim.oci_runtime.adjust import adjust_process
+from shim.oci_runtime import json_text, order
 from shim.oci_runtime.create import prepare, read_json, replace_json
 from shim.oci_runtime.order import OrderError
+
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
 
 SELF_TEST = "self-test"
 """The verb that tests whether user namespaces work below a directory. The directory is its argument."""
@@ -22,16 +27,17 @@ _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootles
 """Options of `runc`, `runc create` and `runc exec`, as containerd gives them, whose value is the next word."""
 
 
-class Invocation(NamedTuple):
+class Invocation(SimpleNamespace):
     """The arguments of `runc ... create ...` and `runc ... exec ...` that matter here."""
 
-    verb: str
-    container: str
-    bundle: str
-    state_root: str
-    log: str
-    process: str
-    """File of the process that exec starts."""
+    def __init__(self, verb: str, *, container: str, bundle: str, state_root: str, log: str, process: str) -> None:
+        self.verb = verb
+        self.container = container
+        self.bundle = bundle
+        self.state_root = state_root
+        self.log = log
+        self.process = process
+        """File of the process that exec starts."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -62,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     directory, runtime, *words = arguments
     asked = parse(words)
-    sys.excepthook = partial(_report_unexpected, log=asked.log)
+    sys.excepthook = _reporter_of_faults(asked.log)
     try:
         ordered = order.read(directory, asked.container)
         if asked.verb == "exec":
@@ -78,12 +84,16 @@ def main(arguments: Sequence[str]) -> None:
 def _prepare_exec(path: str, changes: order.Json) -> None:
     if not path:
         raise OrderError("exec has no option --process, by which containerd names what is to be executed")
+    from shim.oci_runtime.adjust import adjust_process  # noqa: PLC0415 - few containers have it
+
     process = read_json(path)
     adjust_process(process, changes)
     replace_json(path, process)
 
 
 def _test(store: str) -> None:
+    from shim.oci_runtime import self_test  # noqa: PLC0415 - the server runs it, and no container
+
     try:
         self_test.run(store)
     except OSError as error:
@@ -97,12 +107,14 @@ def _text(error: Exception) -> str:
     return str(error.args[-1]) if error.args else type(error).__name__
 
 
-def _report_unexpected(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None, *, log: str
-) -> None:
-    """Tell of a fault of this program where Docker reads it, not only on the standard error."""
-    _report(f"pydockershim's OCI runtime: {kind.__name__}: {error}", log=log)
-    sys.__excepthook__(kind, error, traceback)
+def _reporter_of_faults(log: str) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
+    """Return what tells of a fault of this program where Docker reads it, not only on the standard error."""
+
+    def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        _report(f"pydockershim's OCI runtime: {kind.__name__}: {error}", log=log)
+        sys.__excepthook__(kind, error, traceback)
+
+    return report
 
 
 def _report(text: str, *, log: str) -> None:
@@ -110,4 +122,4 @@ def _report(text: str, *, log: str) -> None:
     if log:
         line = {"level": "error", "msg": text, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         with open(log, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
+            file.write(json_text.write(line) + b"\n")

@@ -2,20 +2,27 @@
 
 Everything that is mounted here is mounted in a mount namespace which ends with runc's process, but for the root of the
 container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
+
+It imports little: the program starts anew for each container.
 """
 
+from __future__ import annotations
+
 import errno
-import json
 import os
 import stat
-from contextlib import ExitStack, suppress
 
 from shim.base import proc
-from shim.oci_runtime import kernel
-from shim.oci_runtime.adjust import adjust
-from shim.oci_runtime.layers import OVERLAY, Layers, covered, file_ids, layers_of, mapped_clone, read_only_options
-from shim.oci_runtime.order import Json, Order, OrderError, UserNamespace
-from shim.oci_runtime.user_namespace import Pod, mapping_of, pod_of
+from shim.oci_runtime import json_text, kernel
+from shim.oci_runtime.layers import OVERLAY, Covered, FileIds, layers_of, mapped_clone, read_only_options
+from shim.oci_runtime.order import OrderError
+from shim.oci_runtime.user_namespace import mapping_of, pod_of
+
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from shim.oci_runtime.layers import Layers
+    from shim.oci_runtime.order import Json, Order, UserNamespace
+    from shim.oci_runtime.user_namespace import Pod
 
 PLACE = "/run/pydockershim-oci"
 """Where runc sees the mounts, in a tmpfs of its mount namespace.
@@ -38,7 +45,10 @@ def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None
     """
     path = f"{bundle}/config.json"
     config = read_json(path)
-    adjust(config, order.adjustment, runtime=runtime)
+    if order.adjustment:
+        from shim.oci_runtime.adjust import adjust  # noqa: PLC0415 - few containers have it
+
+        adjust(config, order.adjustment, runtime=runtime)
     if order.user_namespace is None:
         replace_json(path, config)
     else:
@@ -48,7 +58,7 @@ def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None
 def read_json(path: str) -> Json:
     """Read a file of containerd's."""
     with open(path, "rb") as file:
-        found: Json = json.loads(file.read())
+        found: Json = json_text.read(file.read())
         return found
 
 
@@ -57,7 +67,7 @@ def replace_json(path: str, content: Json) -> None:
     temporary = f"{path}.new"
     with open(temporary, "wb") as file:
         os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
-        file.write(json.dumps(content).encode())
+        file.write(json_text.write(content))
     os.replace(temporary, path)
 
 
@@ -135,7 +145,7 @@ class _Binds:
         for number, (mount, layers, tree, below) in enumerate(self._images):
             whole, at = f"{directory}/image{number}", f"{directory}/volume{number}"
             os.mkdir(whole, _MODE)
-            with covered(layers, tree):
+            with Covered(layers, tree):
                 options = read_only_options(layers, empty=directory)
                 kernel.mount("overlay", whole, kind="overlay", flags=kernel.MS_RDONLY, data=options)
             opened = os.open(whole, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -155,26 +165,29 @@ class _Binds:
 def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespace, mapping: int) -> None:
     tree = mapped_clone(layers, mapping)
     for directory in (PLACE, ROOTFS):
-        with suppress(FileExistsError):
+        try:
             os.mkdir(directory, _MODE)
+        except FileExistsError:
+            pass
         _check_own(directory)
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     kernel.unmount(root)
-    with ExitStack() as undo:
-        undo.callback(_mount_again, root, layers, host=host)
+    try:
         kernel.unshare(kernel.CLONE_NEWNS)
         private = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         # Mounts of the host go on to arrive here, and none goes out.
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
         kernel.mount("tmpfs", PLACE, kind="tmpfs", data=b"mode=711")
         os.mkdir(ROOTFS, _MODE)
-        with covered(layers, tree), file_ids(wanted.uid, wanted.gid):
+        with Covered(layers, tree), FileIds(wanted.uid, wanted.gid):
             # Mounted by the root of the container: the kernel makes the work directory with the ids of the mounter.
             kernel.mount("overlay", ROOTFS, kind="overlay", data=layers.options)
         copy = _clone_of(ROOTFS)
         kernel.set_namespace(host, kernel.CLONE_NEWNS)
         kernel.attach(copy, root)
-        undo.pop_all()
+    except BaseException:
+        _mount_again(root, layers, host=host)
+        raise
     kernel.set_namespace(private, kernel.CLONE_NEWNS)
     binds.attach(f"{PLACE}/mounts")
 

@@ -1,4 +1,9 @@
-"""The system calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError."""
+"""The system calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError.
+
+It imports little: the program starts anew for each container.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import os

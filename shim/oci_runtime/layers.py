@@ -3,45 +3,48 @@
 A merged overlay cannot be id-mapped, but its layers can. All layers are below one directory. While an overlay is
 mounted, an id-mapped clone of that directory covers the directory, in a mount namespace of this process. So the mount
 has Docker's own options, and both Docker and a later start find them in the mount table.
+
+It imports little: the program starts anew for each container.
 """
 
-import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from __future__ import annotations
 
-from shim.base.proc import Mount, unescape
+import os
+
+from shim.base.proc import unescape
 from shim.oci_runtime import kernel
 
-_SEPARATOR = re.compile(rb"(?<!\\),")
-_BETWEEN_LAYERS = re.compile(rb"(?<!\\):")
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from shim.base.proc import Mount
+
 OVERLAY = b"overlay"
 _ACCESS = (b"rw", b"ro")
 
 
-class Layers(NamedTuple):
+class Layers:
     """The layers of an overlay mount."""
 
-    directory: str
-    """What all of them are below, and what relative names of them are relative to."""
-    options: bytes
-    """As the mount was made with."""
-    lower: tuple[bytes, ...]
-    """Uppermost first. The writable layer is the first."""
+    def __init__(self, *, directory: str, options: bytes, lower: tuple[bytes, ...]) -> None:
+        self.directory = directory
+        """What all of them are below, and what relative names of them are relative to."""
+        self.options = options
+        """As the mount was made with."""
+        self.lower = lower
+        """Uppermost first. The writable layer is the first."""
 
 
 def layers_of(mount: Mount) -> Layers:
     """Return the layers of an overlay. Raise OSError for another file system, or where they cannot be told."""
     if mount.kind != OVERLAY:
         raise OSError(f"{mount.point} is on {os.fsdecode(mount.kind)}, not on an overlay")
-    options = [option for option in _SEPARATOR.split(unescape(mount.fields[-1])) if option not in _ACCESS]
+    options = [option for option in _split(unescape(mount.fields[-1]), b",") if option not in _ACCESS]
     lower: list[bytes] = []
     writable: dict[bytes, bytes] = {}
     for option in options:
         key, _, value = option.partition(b"=")
         if key in (b"lowerdir", b"lowerdir+"):
-            lower += _BETWEEN_LAYERS.split(value)
+            lower += _split(value, b":")
         elif key in (b"upperdir", b"workdir"):
             writable[key] = value
     names = [*lower, *writable.values()]
@@ -56,6 +59,18 @@ def layers_of(mount: Mount) -> Layers:
     return Layers(directory=directory, options=b",".join(options), lower=(*upper, *lower))
 
 
+def _split(text: bytes, separator: bytes) -> list[bytes]:
+    """Split where no backslash is before the separator."""
+    first, *others = text.split(separator)
+    found = [first]
+    for piece in others:
+        if found[-1].endswith(b"\\"):
+            found[-1] += separator + piece
+        else:
+            found.append(piece)
+    return found
+
+
 def _relative_to(upper: list[bytes], mount: Mount) -> str:
     """Return the directory that relative names are relative to.
 
@@ -66,26 +81,37 @@ def _relative_to(upper: list[bytes], mount: Mount) -> str:
     return os.path.dirname(os.path.dirname(place))
 
 
-@contextmanager
-def file_ids(uid: int, gid: int) -> Iterator[None]:
+class FileIds:
     """Reach files as these ids of the host inside the block, with all capabilities that root has."""
-    kernel.set_file_ids(uid, gid)
-    try:
-        yield
-    finally:
+
+    def __init__(self, uid: int, gid: int) -> None:
+        self._ids = uid, gid
+
+    def __enter__(self) -> None:
+        kernel.set_file_ids(*self._ids)
+
+    def __exit__(self, *_: object) -> None:
         kernel.set_file_ids(0, 0)
 
 
-@contextmanager
-def covered(layers: Layers, tree: int) -> Iterator[None]:
+class Covered:
     """Cover the directory of layers by an id-mapped clone inside the block, and make it the working directory."""
-    kernel.attach(tree, layers.directory)
-    try:
-        os.chdir(layers.directory)
-        yield
-    finally:
+
+    def __init__(self, layers: Layers, tree: int) -> None:
+        self._directory = layers.directory
+        self._tree = tree
+
+    def __enter__(self) -> None:
+        kernel.attach(self._tree, self._directory)
+        try:
+            os.chdir(self._directory)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
         os.chdir("/")
-        kernel.unmount(layers.directory)
+        kernel.unmount(self._directory)
 
 
 def mapped_clone(layers: Layers, mapping: int) -> int:

@@ -3,65 +3,87 @@
 The server writes it between Docker's create and start. A file is one line, `VERSION UID GID CREATE EXEC CHECKSUM`,
 which the shell script reads as well, and JSON after it. UID and GID are the host's ids of the container's root, 0
 without a user namespace. CREATE and EXEC are 1 where this program has something to do at that verb, else 0.
+
+It imports little: the program starts anew for each container.
 """
 
-import json
+from __future__ import annotations
+
 import os
-import re
 import stat
 import zlib
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+
+from shim.oci_runtime import json_text
+
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from typing import Any
 
 VERSION = 1
 FILE_LIMIT = 1 << 20
 """Most bytes of an order."""
-_ID = re.compile(r"[a-z0-9]{1,128}\Z")
-_HEADER = re.compile(rb"(\d{1,9}) \d{1,10} \d{1,10} [01] [01] (\d{1,10})\Z")
+_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_ID_LENGTHS = range(1, 129)
+_MOST_DIGITS = (9, 10, 10, 1, 1, 10)
+"""Of each number in the first line."""
 
-Json = dict[str, Any]
+
+Json = dict[str, "Any"]
 
 
 class OrderError(Exception):
     """An order that is missing, damaged or newer than this program."""
 
 
-class UserNamespace(NamedTuple):
+class UserNamespace(SimpleNamespace):
     """The user namespace of a pod: a range of uids and a range of gids, both from 0 in the container."""
 
-    uid: int
-    """The host's id of uid 0."""
-    uids: int
-    """How many uids follow each other."""
-    gid: int
-    gids: int
-    pause: str
-    """Docker's id of the running container whose namespace is joined; empty for the container that makes it."""
+    def __init__(self, *, uid: int, uids: int, gid: int, gids: int, pause: str) -> None:
+        self.uid = uid
+        """The host's id of uid 0."""
+        self.uids = uids
+        """How many uids follow each other."""
+        self.gid = gid
+        self.gids = gids
+        self.pause = pause
+        """Docker's id of the running container whose namespace is joined; empty for the container that makes it."""
 
 
-class Order(NamedTuple):
+class Order(SimpleNamespace):
     """The changes for a container."""
 
-    container: str
-    """Docker's id."""
-    user_namespace: UserNamespace | None = None
-    """None for a container that has the node's."""
-    docker_root: str = ""
-    """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
-    mapped: tuple[str, ...] = ()
-    """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
-    kept: tuple[str, ...] = ()
-    """Container paths of mounts that keep the host's ids, also those from Docker's data directory."""
-    adjustment: Json = {}  # noqa: RUF012 - nobody changes it
-    """Changes of config.json that NRI plugins have asked for, by kind (`shim.oci_runtime.adjust`)."""
-    process: Json = {}  # noqa: RUF012 - as above
-    """Changes of the processes of exec."""
+    def __init__(
+        self,
+        container: str,
+        user_namespace: UserNamespace | None = None,
+        docker_root: str = "",
+        mapped: tuple[str, ...] = (),
+        kept: tuple[str, ...] = (),
+        *,
+        adjustment: Json | None = None,
+        process: Json | None = None,
+    ) -> None:
+        self.container = container
+        """Docker's id."""
+        self.user_namespace = user_namespace
+        """None for a container that has the node's."""
+        self.docker_root = docker_root
+        """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
+        self.mapped = mapped
+        """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
+        self.kept = kept
+        """Container paths of mounts that keep the host's ids, also those from Docker's data directory."""
+        self.adjustment: Json = adjustment or {}
+        """Changes of config.json that NRI plugins have asked for, by kind (`shim.oci_runtime.adjust`)."""
+        self.process: Json = process or {}
+        """Changes of the processes of exec."""
 
 
 def encode(order: Order) -> bytes:
     """Return the content of an order's file."""
     namespace = order.user_namespace
-    plain = {**order._asdict(), "user_namespace": namespace and namespace._asdict()}
-    body = json.dumps(plain).encode()
+    body = json_text.write({**vars(order), "user_namespace": namespace and vars(namespace)})
     ids = (namespace.uid, namespace.gid) if namespace else (0, 0)
     has_create = namespace is not None or bool(order.adjustment)
     start = b"%d %d %d %d %d" % (VERSION, *ids, has_create, bool(order.process))
@@ -71,15 +93,15 @@ def encode(order: Order) -> bytes:
 def decode(content: bytes, *, container: str) -> Order:
     """Read the content of an order's file. Raise OrderError with the reason why it is none of this container."""
     header, _, body = content.partition(b"\n")
-    found = _HEADER.match(header)
-    if not found:
+    words = header.split(b" ")
+    if not _are_numbers(words):
         raise OrderError("it does not begin with the line of an order")
-    version = int(found[1])
+    version = int(words[0])
     if version != VERSION:
         raise OrderError(f"it has version {version}, and this program reads version {VERSION}")
-    if int(found[2]) != _checksum(header.rpartition(b" ")[0], body):
+    if int(words[-1]) != _checksum(header.rpartition(b" ")[0], body):
         raise OrderError("its checksum is another one")
-    plain: dict[str, Any] = json.loads(body)
+    plain: Json = json_text.read(body)
     order = Order(
         container=plain["container"],
         user_namespace=UserNamespace(**plain["user_namespace"]) if plain["user_namespace"] else None,
@@ -94,13 +116,22 @@ def decode(content: bytes, *, container: str) -> Order:
     return order
 
 
+def _are_numbers(words: list[bytes]) -> bool:
+    """Return whether the words of the first line have its form."""
+    return (
+        len(words) == len(_MOST_DIGITS)
+        and all(word.isdigit() and len(word) <= most for word, most in zip(words, _MOST_DIGITS, strict=True))
+        and {words[3], words[4]} <= {b"0", b"1"}
+    )
+
+
 def read(directory: str, container: str) -> Order:
     """Read the order of a container. Raise OrderError with its path.
 
     Only a file that root alone can have written counts, in a directory that root alone can change.
     """
     path = f"{directory}/{container}"
-    if not _ID.match(container):
+    if len(container) not in _ID_LENGTHS or not _ID_CHARACTERS.issuperset(container):
         raise OrderError(f"{container[:140]!r} is not the id of a container")
     try:
         at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

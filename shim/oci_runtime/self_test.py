@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from shim.oci_runtime import kernel
-from shim.oci_runtime.layers import Layers, covered, file_ids, mapped_clone
+from shim.oci_runtime.layers import Covered, FileIds, Layers, mapped_clone
 from shim.oci_runtime.order import UserNamespace
 from shim.oci_runtime.user_namespace import mapping_of
 
@@ -39,7 +39,7 @@ def _try(place: str) -> None:
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
     layers = Layers(directory=place, options=b"lowerdir=lower,upperdir=upper,workdir=work", lower=())
-    with covered(layers, mapped_clone(layers, mapping)), file_ids(_OWNER, _OWNER):
+    with Covered(layers, mapped_clone(layers, mapping)), FileIds(_OWNER, _OWNER):
         kernel.mount("overlay", "merged", kind="overlay", data=layers.options)
         merged = os.open("merged", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         os.close(os.open("ours", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=merged))

@@ -1,11 +1,18 @@
-"""The two user namespaces that a container needs: a namespace that maps the ids of mounts, and the pod's."""
+"""The two user namespaces that a container needs: a namespace that maps the ids of mounts, and the pod's.
 
-import json
+It imports little: the program starts anew for each container.
+"""
+
+from __future__ import annotations
+
 import os
-from typing import NamedTuple
 
-from shim.oci_runtime import kernel
-from shim.oci_runtime.order import OrderError, UserNamespace
+from shim.oci_runtime import json_text, kernel
+from shim.oci_runtime.order import OrderError
+
+TYPE_CHECKING = False  # to load typing takes as long as to load this package
+if TYPE_CHECKING:
+    from shim.oci_runtime.order import UserNamespace
 
 SPARE_ID = 4294901760
 """The id on disk of the host's root in the layers of a container.
@@ -49,12 +56,13 @@ def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
         os.waitpid(child, 0)
 
 
-class Pod(NamedTuple):
+class Pod:
     """The namespaces that a container joins."""
 
-    users: int
-    """Descriptor of the user namespace, which programs executed next inherit."""
-    has_network_of_host: bool
+    def __init__(self, *, users: int, has_network_of_host: bool) -> None:
+        self.users = users
+        """Descriptor of the user namespace, which programs executed next inherit."""
+        self.has_network_of_host = has_network_of_host
 
 
 def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
@@ -67,7 +75,7 @@ def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
     path = f"{state_root}/{wanted.pause}/state.json"
     try:
         with open(path, "rb") as file:
-            state = json.loads(file.read())
+            state = json_text.read(file.read())
         pid, started = int(state["init_process_pid"]), int(state["init_process_start"])
         process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

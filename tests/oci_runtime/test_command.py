@@ -135,6 +135,24 @@ def test_an_adjusted_container_is_created_with_its_changes(runtime: list[str], t
 
 
 @needs_root
+def test_create_loads_no_module_that_takes_long(tmp_path: Path) -> None:
+    put(tmp_path, Order("id", adjustment={"args": ["run"]}))
+    (tmp_path / "config.json").write_text(json.dumps({"process": {"args": ["sh"]}, "root": {"path": "r"}}))
+    words = [str(tmp_path / "orders"), "/bin/true", "create", "--bundle", str(tmp_path), "id"]
+
+    done = subprocess.run(
+        [sys.executable, "-IS", "-X", "importtime", PROGRAM, *words], capture_output=True, check=True, timeout=60
+    )
+
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert {"shim.oci_runtime.create", "shim.oci_runtime.adjust"} <= loaded
+    assert not loaded & {
+        *("collections", "contextlib", "dataclasses", "enum", "functools", "json", "pathlib", "re", "subprocess"),
+        *("tempfile", "typing", "shim.oci_runtime.self_test"),
+    }
+
+
+@needs_root
 def test_an_exec_gets_the_changes_of_its_container(runtime: list[str], tmp_path: Path) -> None:
     put(tmp_path, Order("id", process={"env": {"A": [None, "1"]}}))
     process = tmp_path / "process.json"

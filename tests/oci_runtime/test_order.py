@@ -53,7 +53,7 @@ def test_one_changed_byte_is_noticed(place: int, byte: int) -> None:
         (b"", "does not begin with the line of an order"),
         (encode(ORDER)[:-1], "its checksum is another one"),
         (encode(ORDER).replace(b"1 ", b"2 ", 1), "it has version 2, and this program reads version 1"),
-        (encode(ORDER._replace(container="d")), "it is of container 'd'"),
+        (encode(Order(**vars(ORDER) | {"container": "d"})), "it is of container 'd'"),
     ],
 )
 def test_reason_is_given_for_an_order_that_is_none(content: bytes, reason: str) -> None:
@@ -99,7 +99,7 @@ def test_file_that_others_can_reach_is_refused(directory: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of root")
 def test_order_that_is_too_large_is_refused(directory: Path) -> None:
-    many = ORDER._replace(mapped=tuple(f"/{number}" for number in range(FILE_LIMIT // 8)))
+    many = Order(**vars(ORDER) | {"mapped": tuple(f"/{number}" for number in range(FILE_LIMIT // 8))})
     (directory / CONTAINER).write_bytes(encode(many))
     with pytest.raises(OrderError, match=f"has more than {FILE_LIMIT} bytes"):
         read(str(directory), CONTAINER)

@@ -179,6 +179,8 @@ class Runtime:
     tasks: TaskWatch = field(default_factory=TaskWatch)
     """Finds the first processes of containers before Docker answers their start."""
     server: ServerRun = field(default_factory=ServerRun)
+    taken_addresses: dict[str, str] = field(default_factory=dict)
+    """Why a server beside the CRI is not at the address of its setting, by the type of the condition in Status."""
     cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
     """Finds the control groups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)

@@ -34,6 +34,7 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
 _RUNTIME_READY = "RuntimeReady"
+_NETWORK_READY = "NetworkReady"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Probe:
     """Name and version of the runtime. The server may know them from before, while the runtime is down."""
     trouble: str = ""
     """Reason and message of a runtime that is not ready."""
+    flaws: str = ""
+    """Messages of what else is not as it should be. The network is none of it: doctor checks that by itself."""
 
 
 def probe_at(path: Path) -> Probe:
@@ -58,13 +61,18 @@ def probe_at(path: Path) -> Probe:
             status = stub.Status(pb.StatusRequest(), timeout=max(0.0, until - time.monotonic()))
     except grpc.RpcError as error:
         raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
-    return Probe(f"{version.runtime_name} {version.runtime_version}", _trouble(status.status))
+    return Probe(f"{version.runtime_name} {version.runtime_version}", _trouble(status.status), _flaws(status.status))
 
 
 def _trouble(status: pb.RuntimeStatus) -> str:
     """Return why the runtime is not ready. The network is none of it: doctor checks that by itself."""
     unready = [each for each in status.conditions if each.type == _RUNTIME_READY and not each.status]
     return "; ".join(f"{each.reason}: {each.message}" for each in unready)
+
+
+def _flaws(status: pb.RuntimeStatus) -> str:
+    known = {_RUNTIME_READY, _NETWORK_READY}
+    return "; ".join(each.message for each in status.conditions if each.type not in known and not each.status)
 
 
 def check_answers(path: Path, *, seconds: float) -> None:

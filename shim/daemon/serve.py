@@ -60,6 +60,7 @@ from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
+from shim.node.status import METRICS_READY, STREAMING_ADDRESS_READY
 from shim.nri.plugins import Plugins as NriPlugins
 from shim.nri.plugins import Timeouts
 from shim.oci.user_namespaces import UserNamespaces
@@ -283,6 +284,9 @@ def _serve_cri(rt: Runtime, *, dump: StateDump, interceptors: Interceptors) -> I
 @contextlib.contextmanager
 def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Iterator[None]:
     """Serve streaming sessions inside the block, and end them with it."""
+    if listener.taken:
+        log.error("streams are served at another port", address=listener.base_url, error=listener.taken)
+        rt.taken_addresses[STREAMING_ADDRESS_READY] = f"{listener.taken}; streams are served at {listener.base_url}"
     server = StreamServer(
         listener,
         sessions=rt.sessions,
@@ -429,7 +433,12 @@ def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
     # Imported on demand: it takes two MiB, which most nodes do not need.
     from shim.daemon.telemetry import telemetry  # noqa: PLC0415
 
-    with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs, leaks=leaks):
+    with contextlib.ExitStack() as ending:
+        try:
+            ending.enter_context(telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs, leaks=leaks))
+        except FailedPrecondition as error:  # pods do not need them
+            log.error("metrics are not served", error=error)
+            rt.taken_addresses[METRICS_READY] = str(error)
         yield
 
 

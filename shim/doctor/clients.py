@@ -17,6 +17,7 @@ OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
 _WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"
 _CORRECT = f"correct it: the server sees a file that changes; after a flag or variable of the unit, restart {SERVICE}"
+_FREE_ADDRESS = f"set another address, or end what has it (ss --listening --tcp --processes); then restart {SERVICE}"
 _EXIT_WRONG_SETTINGS = 2
 _EXIT_NO_PROGRAM = 203
 """systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
@@ -67,6 +68,8 @@ def _server(address: str, units: Units) -> Finding:
     text = f"{found.runtime} answers at {address}"
     if found.trouble:
         return Finding("warn", "server", f"{text}, but is not ready: {found.trouble}", _WITHOUT_DOCKER)
+    if found.flaws:
+        return Finding("warn", "server", f"{text}, but: {found.flaws}", _FREE_ADDRESS)
     return Finding("ok", "server", text)
 
 

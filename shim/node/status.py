@@ -13,6 +13,9 @@ from shim.spec.read_only import recursive_read_only_supported
 
 RUNTIME_READY = "RuntimeReady"
 NETWORK_READY = "NetworkReady"
+STREAMING_ADDRESS_READY = "StreamingAddressReady"
+METRICS_READY = "MetricsReady"
+"""This one and the one before are there only while they are false; a kubelet takes no notice of them."""
 
 OUTAGE_SECONDS = 30.0
 """How long the view may be out of sync before a Docker that answers pings counts as hung nevertheless. A list of all
@@ -28,6 +31,10 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     conditions = [
         runtime,
         pb.RuntimeCondition(type=NETWORK_READY, status=network.ready, reason=network.reason, message=network.message),
+        *(
+            pb.RuntimeCondition(type=name, status=False, reason="AddressNotAvailable", message=why)
+            for name, why in rt.taken_addresses.items()
+        ),
     ]
     return pb.StatusResponse(
         status=pb.RuntimeStatus(conditions=conditions),

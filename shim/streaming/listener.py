@@ -1,5 +1,6 @@
 """Where the streaming server listens, and how its URLs begin."""
 
+import errno
 import ipaddress
 import socket
 import ssl
@@ -21,12 +22,15 @@ class Listener:
     base_url: str
     hosts: frozenset[str]
     """Values of the Host header that mean this server."""
+    taken: str = ""
+    """Why it is not at the port of the settings, else empty."""
 
 
 def listen(config: Config) -> Listener:
     """Bind the streaming address.
 
-    InvalidArgument for settings that do not fit together, FailedPrecondition when the address or a file cannot be had.
+    A port that is taken is replaced by a free one. InvalidArgument for settings that do not fit together,
+    FailedPrecondition when the address or a file cannot be had.
     """
     address, _, port = config.streaming_bind_addr.rpartition(":")
     ip = ipaddress.ip_address(address.strip("[]"))
@@ -37,7 +41,7 @@ def listen(config: Config) -> Listener:
             "plain text to the network; give streaming_tls_cert_file and streaming_tls_key_file, or set "
             "streaming_allow_plain_remote to true"
         )
-    bound = _bind(ip, int(port))
+    bound, taken = _bind_or_another(ip, int(port))
     number = bound.getsockname()[1]
     # A wildcard is no address to go to; the clients of the CRI are on this machine.
     reached = ip if not ip.is_unspecified else ipaddress.ip_address("127.0.0.1" if ip.version == 4 else "::1")
@@ -48,7 +52,18 @@ def listen(config: Config) -> Listener:
         tls=tls,
         base_url=f"{scheme}://{host}:{number}",
         hosts=frozenset({f"{host}:{number}", f"localhost:{number}"}),
+        taken=taken,
     )
+
+
+def _bind_or_another(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> tuple[socket.socket, str]:
+    """Bind the port; where it is taken another one, with the reason: clients have the port from their URL."""
+    try:
+        return _bind(ip, port), ""
+    except FailedPrecondition as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+            raise
+        return _bind(ip, 0), str(error)
 
 
 def _bind(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socket.socket:

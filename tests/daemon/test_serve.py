@@ -347,6 +347,34 @@ def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> N
     assert "pydockershim_view_up 0.0" in text
 
 
+@pytest.mark.parametrize(
+    ("flag", "condition", "event", "message"),
+    [
+        ("--metrics-bind-addr", "MetricsReady", "metrics are not served", "serve metrics at 127.0.0.1:{port}: "),
+        (
+            "--streaming-bind-addr",
+            "StreamingAddressReady",
+            "streams are served at another port",
+            "listen for streaming on 127.0.0.1 port {port}: ",
+        ),
+    ],
+)
+def test_a_port_that_is_taken_keeps_no_pod_from_running(
+    tmp_path: Path, flag: str, condition: str, event: str, message: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with running(tmp_path, f"{flag}=127.0.0.1:{port}") as server:
+            assert server.line(event)["level"] == "error"
+            with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+                runtime = api.RuntimeServiceStub(channel)
+                answer = runtime.Status(pb.StatusRequest(), timeout=SECONDS, wait_for_ready=True)
+
+    [found] = [each for each in answer.status.conditions if each.type == condition]
+    assert not found.status
+    assert found.message.startswith(message.format(port=port))
+
+
 def test_a_limit_below_what_a_node_needs_is_said_once(tmp_path: Path) -> None:
     with running(tmp_path, prefix=["prlimit", "--nofile=1000:1000"]) as server:
         line = server.line("limit of open files is low")

@@ -102,6 +102,22 @@ def test_a_server_whose_docker_is_away(endpoint: str) -> None:
     assert finding.advice == "the server runs, but Docker does not answer it: see what is said of docker above"
 
 
+class WithoutMetrics(Runtime):
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        ready = [pb.RuntimeCondition(type=name, status=True) for name in ("RuntimeReady", "NetworkReady")]
+        flaw = pb.RuntimeCondition(type="MetricsReady", status=False, message="serve metrics at 127.0.0.1:1: in use")
+        return pb.StatusResponse(status=pb.RuntimeStatus(conditions=[*ready, flaw]))
+
+
+def test_a_server_without_metrics_is_a_warning(endpoint: str) -> None:
+    with serving(endpoint, WithoutMetrics()):
+        server = found(endpoint)["server"]
+
+    assert server.level == "warn"
+    assert server.text.endswith("but: serve metrics at 127.0.0.1:1: in use")
+    assert "set another address" in server.advice
+
+
 class Refused(api_pb2_grpc.RuntimeServiceServicer):
     def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
         raise Unavailable(f"{WRONG_SETTINGS}: file /etc/c.toml, line 7: there is no setting 'x'")

@@ -62,9 +62,16 @@ def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         listen(Config(streaming_tls_cert_file=f"{tmp_path}/none.pem", streaming_tls_key_file=f"{tmp_path}/none.pem"))
 
 
-def test_an_address_in_use_is_named() -> None:
+def test_a_port_that_is_taken_is_replaced_by_a_free_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        got = listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))
+    with got.socket:
+        assert got.taken == f"listen for streaming on 127.0.0.1 port {port}: address already in use"
+        assert got.base_url == f"http://127.0.0.1:{got.socket.getsockname()[1]}"
+        assert got.base_url != f"http://127.0.0.1:{port}"
 
-        with pytest.raises(FailedPrecondition, match=f"port {port}: address already in use"):
-            listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))
+
+def test_an_address_that_this_machine_has_not_is_an_error() -> None:
+    with pytest.raises(FailedPrecondition, match=r"listen for streaming on 192\.0\.2\.1 port 4000: "):
+        listen(Config(streaming_bind_addr="192.0.2.1:4000", streaming_allow_plain_remote=True))

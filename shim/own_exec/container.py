@@ -6,7 +6,6 @@ say is what `docker exec` goes by too, so nothing that the container's own proce
 
 import os
 import resource
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,20 @@ from typing import Any
 
 import msgspec
 
-from shim.base.atomic_files import read_regular
 from shim.base.proc import lines, value_of
 from shim.domain.errors import reason_of
-from shim.engine.runc import ORDERED_RUNTIME
-from shim.engine.tasks import STATE_LIMIT, state_file
+from shim.engine.runc_files import (
+    Unfit,
+    began,
+    bundle_of,
+    is_frozen,
+    read_file,
+    read_state,
+    runc_of,
+    shim_of,
+    status,
+    word,
+)
 from shim.own_exec import kernel
 
 # fmt: off
@@ -105,23 +113,10 @@ _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
 _DEFAULT_UMASK = 0o022
-_STATUS_BYTES = 1 << 16
 
 
-_RUNC = "runc"
-_EXECUTE_RUNC = frozenset({"oci-runtime", ORDERED_RUNTIME})
-"""Names of the server's OCI runtime, and of the script that Docker makes for its arguments, without what follows."""
-
-
-class Unsuited(Exception):
-    """A process in this container cannot be made equal to one of runc's.
-
-    `reason` is one of few words, for a metric; the text says more.
-    """
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
+class Unsuited(Unfit):
+    """A process in this container cannot be made equal to one of runc's."""
 
 
 class _User(msgspec.Struct, rename="camel"):
@@ -148,17 +143,6 @@ class _Process(msgspec.Struct, rename="camel"):
     oom_score_adj: int | None = None
     apparmor_profile: str = ""
     selinux_label: str = ""
-
-
-class _StateConfig(msgspec.Struct):
-    labels: list[str] | None = None
-
-
-class _State(msgspec.Struct):
-    init_process_pid: int
-    init_process_start: int
-    cgroup_paths: dict[str, str]
-    config: _StateConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +173,7 @@ class Container:
     def is_alive(self) -> bool:
         """Return whether its first process is there still, and its pid not another process's."""
         try:
-            return _began(self.pid) == self.began
+            return began(self.pid) == self.began
         except (OSError, ValueError, IndexError):
             return False
 
@@ -216,15 +200,12 @@ class Container:
 
     def is_frozen(self) -> bool:
         """Return whether its control group is frozen: a process that joins it would stop there."""
-        unified, freezer = self.cgroup_paths.get(""), self.cgroup_paths.get("freezer")
-        if freezer is not None:
-            return _word(Path(freezer, "freezer.state")) != b"THAWED"
-        return unified is not None and _word(Path(unified, "cgroup.freeze")) == b"1"
+        return is_frozen(self.cgroup_paths)
 
 
 def has_apparmor() -> bool:
     """Return whether AppArmor can confine containers on this node."""
-    return _word(_APPARMOR) == b"Y"
+    return word(_APPARMOR) == b"Y"
 
 
 def namespaces_of(pid: int, *, has_users: bool) -> list[tuple[str, int]]:
@@ -251,18 +232,16 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
     Raise Unsuited where an exec has to be Docker's.
     """
     try:
-        state = msgspec.json.decode(_file(state_file(exec_root, container_id)), type=_State)
-        if state.init_process_pid != pid or _began(pid) != state.init_process_start:
-            raise Unsuited("state", f"runc has process {state.init_process_pid}, docker {pid}")
-        bundle = _bundle(state)
-        config = msgspec.json.decode(_file(bundle / "config.json"))
+        state = read_state(container_id, exec_root=exec_root, pid=pid)
+        bundle = bundle_of(state)
+        config = msgspec.json.decode(read_file(bundle / "config.json"))
         _check_known(config)
         process = msgspec.convert(config["process"], _Process)
         linux = config["linux"]
         seccomp = linux.get("seccomp")
         has_users = any(each["type"] == USER_NAMESPACE for each in linux["namespaces"])
         _check_security_modules(process)
-        shim = _parent(pid)
+        shim = shim_of(pid)
         return Container(
             id=container_id,
             pid=pid,
@@ -275,9 +254,13 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
             niceness=os.getpriority(os.PRIO_PROCESS, shim),
             processors=frozenset(os.sched_getaffinity(shim)),
             io_priority=kernel.io_priority(shim),
-            shim_capabilities=_check_unconfined(_status(shim), what="containerd-shim"),
-            runc=_runc(bundle, shim=shim),
+            shim_capabilities=_check_unconfined(status(shim), what="containerd-shim"),
+            runc=runc_of(bundle, shim=shim),
         )
+    except Unsuited:
+        raise
+    except Unfit as unfit:
+        raise Unsuited(unfit.reason, str(unfit)) from unfit
     except OSError as error:
         raise Unsuited("state", f"read what runc was told: {reason_of(error)}") from error
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -289,44 +272,6 @@ def check_same_rights(container: Container, *, program: bytes) -> None:
     has = _check_unconfined(program, what="the exec program")
     if container.shim_capabilities & ~has:
         raise Unsuited("confined", "the exec program may not have all capabilities that containers have")
-
-
-def _file(path: Path) -> bytes:
-    return read_regular(path, most=STATE_LIMIT)
-
-
-def _word(path: Path) -> bytes:
-    try:
-        return path.read_bytes().strip()
-    except OSError:
-        return b""
-
-
-def _bundle(state: _State) -> Path:
-    for label in state.config.labels or ():
-        name, _, value = label.partition("=")
-        if name == "bundle":
-            return Path(value)
-    raise Unsuited("state", "runc does not name the bundle")
-
-
-def _runc(bundle: Path, *, shim: int) -> Path:
-    """Return the program runc that has made the container, by itself or executed by the server's OCI runtime."""
-    named = Path((_file(bundle / "runtime") or b"runc").decode().strip())
-    if named.name == _RUNC and named.is_absolute():
-        return named
-    if named.name != _RUNC and named.name.partition(".")[0] not in _EXECUTE_RUNC:
-        raise Unsuited("runtime", f"its OCI runtime is {named}")
-    environment = dict(each.partition(b"=")[::2] for each in _file(Path(f"/proc/{shim}/environ")).split(b"\0"))
-    found = shutil.which(_RUNC, path=os.fsdecode(environment.get(b"PATH", b"")))
-    if found is None:
-        raise Unsuited("runtime", "runc is not in the PATH of containerd's shim")
-    return Path(found)
-
-
-def _began(pid: int) -> int:
-    # proc(5): fields count from behind the name, which may hold blanks, parentheses and line ends.
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def _check_known(config: Mapping[str, Any]) -> None:
@@ -342,7 +287,7 @@ def _check_known(config: Mapping[str, Any]) -> None:
 def _check_security_modules(process: _Process) -> None:
     if process.selinux_label and _SELINUX.exists():
         raise Unsuited("security module", "SELinux confines it")
-    others = set(_word(_SECURITY_MODULES).decode().split(",")) - _WITHOUT_LABELS - {"", "apparmor", "selinux"}
+    others = set(word(_SECURITY_MODULES).decode().split(",")) - _WITHOUT_LABELS - {"", "apparmor", "selinux"}
     if others:
         raise Unsuited("security module", f"the kernel has {', '.join(sorted(others))}")
 
@@ -352,20 +297,6 @@ def _check_unconfined(status: bytes, *, what: str) -> int:
     if value_of(status, b"NoNewPrivs") != b"0" or value_of(status, b"Seccomp") != b"0":
         raise Unsuited("confined", f"{what} has a seccomp filter or may not gain privileges")
     return int(value_of(status, b"CapBnd"), 16)
-
-
-def _status(pid: int) -> bytes:
-    with Path(f"/proc/{pid}/status").open("rb") as file:
-        return file.read(_STATUS_BYTES)
-
-
-def _parent(pid: int) -> int:
-    """Return the pid of containerd's shim, which is the parent of a container's first process."""
-    parent = int(value_of(_status(pid), b"PPid"))
-    with Path(f"/proc/{parent}/comm").open("rb") as file:
-        if not file.read().startswith(b"containerd-shim"):
-            raise Unsuited("shim", f"the container's parent {parent} is not containerd's shim")
-    return parent
 
 
 def _limits(process: _Process, *, shim: int) -> dict[int, tuple[int, int]]:

@@ -219,37 +219,45 @@ class OwnExec:
             raise
         return running
 
-    def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:
-        """Return what `read_filter` prints. The exec program runs it, since the server itself may be confined."""
-        command = [sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)]
+    @contextmanager
+    def host_program(self, command: Sequence[str], *, what: str) -> Iterator[Command]:
+        """Run a program of the server's on the host for the block, with the rights of the exec program.
+
+        The exec program runs it, since the server itself may be confined. It is killed at the end of the block if it
+        still runs. Raise Unavailable, ShimError where it does not begin, OSError where no descriptor is free.
+        """
         plan = on_host(command, capabilities=int(value_of(self._program.status(), b"CapPrm"), 16))
         streams = Streams(stdin=True, tty=False)
         try:
             running = self._program.run(plan, streams.theirs)
             try:
-                with deadline.bound(FILTER_SECONDS):
-                    return _printed(running, streams, profile)
+                running.wait_begun()
+                streams.begin(running, what=what)
+                yield Command(running, streams, what=what)
+            except NotBegun as failure:
+                raise ShimError(f"{what}: {failure}") from failure
             finally:
                 self._program.forget(running)
         finally:
             streams.release()
 
+    def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:
+        """Return what `read_filter` prints."""
+        command = [sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)]
+        with deadline.bound(FILTER_SECONDS), self.host_program(command, what="read a seccomp filter of runc") as found:
+            return _printed(found, profile)
 
-def _printed(running: Running, streams: Streams, given: bytes) -> bytes:
-    try:
-        running.wait_begun()
-    except NotBegun as failure:
-        raise Unsuited("seccomp", f"read the filter: {failure}") from failure
-    streams.begin(running, what="read a seccomp filter of runc")
-    streams.write(given)
-    streams.close_stdin()
+
+def _printed(command: Command, given: bytes) -> bytes:
+    command.streams.write(given)
+    command.streams.close_stdin()
     output = {STDOUT: b"", STDERR: b""}
-    for number, piece in streams.frames():
+    for number, piece in command.streams.frames():
         output[number] += piece
-    status = running.wait_ended(what="read a seccomp filter of runc")
-    if status:
+    code = command.wait()
+    if code:
         last = output[STDERR].decode(errors="replace").strip().rpartition("\n")[2]
-        raise Unsuited("seccomp", f"read the filter: exit code {_exit_code(status)}: {last}")
+        raise Unsuited("seccomp", f"read the filter: exit code {code}: {last}")
     return output[STDOUT]
 
 

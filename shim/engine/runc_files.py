@@ -1,0 +1,130 @@
+"""What runc and containerd keep of a running container: runc's state, containerd's bundle, and the shim over both.
+
+All are files of root's. No API of Docker's shows what is in them.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from shim.base.atomic_files import read_regular
+from shim.base.proc import value_of
+from shim.engine.runc import ORDERED_RUNTIME
+from shim.engine.tasks import STATE_LIMIT, state_file
+
+STATUS_BYTES = 1 << 16
+"""Of a file of /proc."""
+
+_RUNC = "runc"
+_EXECUTE_RUNC = frozenset({"oci-runtime", ORDERED_RUNTIME})
+"""Names of the server's OCI runtime, and of the script that Docker makes for its arguments, without what follows."""
+
+
+class Unfit(Exception):
+    """The files do not say what is needed, or the container is not runc's.
+
+    `reason` is one of few words, for a metric; the text says more.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class StateConfig(msgspec.Struct):
+    """The part of runc's configuration that is read."""
+
+    labels: list[str] | None = None
+
+
+class State(msgspec.Struct):
+    """The part of runc's `state.json` that is read."""
+
+    init_process_pid: int
+    init_process_start: int
+    """In ticks of the kernel."""
+    cgroup_paths: dict[str, str]
+    """Directories by controller; of version 2 under the empty name."""
+    config: StateConfig
+
+
+def read_state(container_id: str, *, exec_root: Path, pid: int) -> State:
+    """Read runc's state of a container whose first process is `pid`.
+
+    Raise Unfit if that is another process, OSError or msgspec.MsgspecError.
+    """
+    state = msgspec.json.decode(read_file(state_file(exec_root, container_id)), type=State)
+    if state.init_process_pid != pid or began(pid) != state.init_process_start:
+        raise Unfit("state", f"runc has process {state.init_process_pid}, docker {pid}")
+    return state
+
+
+def bundle_of(state: State) -> Path:
+    """Return containerd's directory of a container, which holds its `config.json`. Raise Unfit."""
+    for label in state.config.labels or ():
+        name, _, value = label.partition("=")
+        if name == "bundle":
+            return Path(value)
+    raise Unfit("state", "runc does not name the bundle")
+
+
+def runc_of(bundle: Path, *, shim: int) -> Path:
+    """Return the program runc that has made the container, by itself or executed by the server's OCI runtime.
+
+    `shim` is the pid of containerd's shim. Raise Unfit for another runtime, or OSError.
+    """
+    named = Path((read_file(bundle / "runtime") or b"runc").decode().strip())
+    if named.name == _RUNC and named.is_absolute():
+        return named
+    if named.name != _RUNC and named.name.partition(".")[0] not in _EXECUTE_RUNC:
+        raise Unfit("runtime", f"its OCI runtime is {named}")
+    environment = dict(each.partition(b"=")[::2] for each in read_file(Path(f"/proc/{shim}/environ")).split(b"\0"))
+    found = shutil.which(_RUNC, path=os.fsdecode(environment.get(b"PATH", b"")))
+    if found is None:
+        raise Unfit("runtime", "runc is not in the PATH of containerd's shim")
+    return Path(found)
+
+
+def shim_of(pid: int) -> int:
+    """Return the pid of containerd's shim, which is the parent of a container's first process. Raise Unfit, OSError."""
+    parent = int(value_of(status(pid), b"PPid"))
+    with Path(f"/proc/{parent}/comm").open("rb") as file:
+        if not file.read().startswith(b"containerd-shim"):
+            raise Unfit("shim", f"the container's parent {parent} is not containerd's shim")
+    return parent
+
+
+def is_frozen(cgroup_paths: Mapping[str, str]) -> bool:
+    """Return whether a container's control group is frozen: no process in it runs."""
+    unified, freezer = cgroup_paths.get(""), cgroup_paths.get("freezer")
+    if freezer is not None:
+        return word(Path(freezer, "freezer.state")) != b"THAWED"
+    return unified is not None and word(Path(unified, "cgroup.freeze")) == b"1"
+
+
+def began(pid: int) -> int:
+    """Return when a process began, in ticks of the kernel. OSError."""
+    # proc(5): fields count from behind the name, which may hold blanks, parentheses and line ends.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+def status(pid: int) -> bytes:
+    """Return /proc/<pid>/status. OSError."""
+    with Path(f"/proc/{pid}/status").open("rb") as file:
+        return file.read(STATUS_BYTES)
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file of runc's or containerd's. OSError, also where it is larger than STATE_LIMIT."""
+    return read_regular(path, most=STATE_LIMIT)
+
+
+def word(path: Path) -> bytes:
+    """Return the word in a file of the kernel's; nothing where it is not there."""
+    try:
+        return path.read_bytes().strip()
+    except OSError:
+        return b""

@@ -99,6 +99,10 @@ class Locks:
         """Have one pause container end at a time, but wait for none that hangs. Taken after `sandbox`."""
         return self._pause_exits.hold(what="wait for the end of another pause container")
 
+    def checkpoint(self) -> AbstractContextManager[None]:
+        """Have one container of the node be checkpointed at a time: each takes the disk for itself."""
+        return self._locks.hold("checkpoint")
+
     def cni_conf(self) -> AbstractContextManager[None]:
         """Hold the CNI configuration that the server writes itself."""
         return self._locks.hold("cni conf")

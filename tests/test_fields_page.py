@@ -39,6 +39,7 @@ ROOTS = (
     pb.CreateContainerRequest,
     pb.UpdateContainerResourcesRequest,
     pb.UpdatePodSandboxResourcesRequest,
+    pb.CheckpointContainerRequest,
 )
 MESSAGES = {one.name: one for root in ROOTS for one in messages(root.DESCRIPTOR)}
 SECTIONS = {name: text for name, _, text in (part.partition("\n") for part in PAGE.split("\n## ")[1:])}

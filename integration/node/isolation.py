@@ -86,6 +86,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     newer_plugins_missing: str
     older_plugins: Unpacked | None
     older_plugins_missing: str
+    criu: Unpacked | None
+    criu_missing: str
     cgroup_driver: CgroupDriver
     cgroup_parent: str
 

@@ -115,6 +115,41 @@ NEWER_KUBECTL = Bundle(
     ask=("version", "--client"),
     least=(1, 31),
 )
+# Debian 12's does not run on newer kernels. That of 13 needs the C library of 13, which lies beside it with its loader.
+CRIU = Bundle(
+    name="criu",
+    suites=("trixie",),
+    packages=(
+        "checkpointctl",
+        "criu",
+        "libbsd0",
+        "libc6",
+        "libcap2",
+        "libdrm2",
+        "libedit2",
+        "libffi8",
+        "libgcc-s1",
+        "libgmp10",
+        "libgnutls30t64",
+        "libhogweed6t64",
+        "libidn2-0",
+        "libjansson4",
+        "libmd0",
+        "libmnl0",
+        "libnet1",
+        "libnettle8t64",
+        "libnftables1",
+        "libnftnl11",
+        "libnl-3-200",
+        "libp11-kit0",
+        "libprotobuf-c1",
+        "libtasn1-6",
+        "libtinfo6",
+        "libunistring5",
+        "libuuid1",
+        "libxtables12",
+    ),
+)
 
 
 def cache_directory() -> Path:

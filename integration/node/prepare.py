@@ -8,6 +8,7 @@ from integration.node.control_groups import CgroupDriver, parent_here
 from integration.node.isolation import Node
 from integration.node.packages import (
     BUSYBOX,
+    CRIU,
     HOST_PACKAGES,
     KUBECTL,
     MONITORING,
@@ -45,6 +46,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
     newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
     older_plugins, older_missing = _optional(OLDER_PLUGINS, "the tests with the older CNI plugins")
+    criu, criu_missing = _optional(CRIU, "the tests of checkpoints")
     return Node(
         stable=stable,
         newer=newer,
@@ -62,6 +64,8 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
         newer_plugins_missing=plugins_missing,
         older_plugins=older_plugins,
         older_plugins_missing=older_missing,
+        criu=criu,
+        criu_missing=criu_missing,
         cgroup_driver=driver,
         cgroup_parent=parent_here(driver),
     )

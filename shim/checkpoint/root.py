@@ -13,8 +13,10 @@ POD_CIDR = "pod-cidr"
 ENGINE = "engine.json"
 RESOLV_CONF = "resolv-conf"
 ORDERS = "oci"
+CHECKPOINTING = "checkpointing"
+"""Files of checkpoints of containers while they are made."""
 
-_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, "logs.lock"})
+_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, CHECKPOINTING, "logs.lock"})
 """All that a server makes there; the last one was made by servers before this one."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
 """cri-dockerd's checkpoints, for its flag names the same directory, and what is at the root of a file system."""
@@ -34,6 +36,11 @@ def ensure_root_directory(path: Path) -> None:
             f"or empty directory, or make this one private: chmod 0700 {path}"
         )
     atomic_files.ensure_private_directory(path)
+
+
+def remove_checkpointing(path: Path) -> None:
+    """Remove what checkpoints of an earlier server have left, as far as that can be done."""
+    shutil.rmtree(path / CHECKPOINTING, ignore_errors=True)
 
 
 def remove_state(path: Path) -> None:

@@ -11,6 +11,7 @@ from grpc import ServicerContext
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
 from shim.container.attach import attach_url
+from shim.container.checkpoint import checkpoint_container
 from shim.container.create import create_container
 from shim.container.exec import exec_url
 from shim.container.exec_sync import exec_sync
@@ -196,6 +197,16 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         validate.update_container_resources(request)
         update_container_resources(self._rt, container_id=request.container_id, linux=request.linux)
         return pb.UpdateContainerResourcesResponse()
+
+    def CheckpointContainer(
+        self, request: pb.CheckpointContainerRequest, _context: ServicerContext
+    ) -> pb.CheckpointContainerResponse:
+        """Write the state of a container, which goes on, to an archive."""
+        validate.checkpoint_container(request)
+        checkpoint_container(
+            self._rt, container_id=request.container_id, location=request.location, timeout=request.timeout
+        )
+        return pb.CheckpointContainerResponse()
 
     def ExecSync(self, request: pb.ExecSyncRequest, _context: ServicerContext) -> pb.ExecSyncResponse:
         """Run a command in a container and wait for its end."""

@@ -236,6 +236,7 @@ def _exclusive_lock(root: Path) -> Iterator[None]:
         lock = os.open(root / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(lock, root)
+        state.remove_checkpointing(root)
         yield
     finally:
         os.close(lock)

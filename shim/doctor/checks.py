@@ -70,6 +70,12 @@ def _own_exec(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield from check_own_exec(config)
 
 
+def _criu(_config: Config, environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.criu import check_criu
+
+    yield from check_criu(environ)
+
+
 def _nri(config: Config, _environ: Environ) -> Iterator[Finding]:
     from shim.doctor.nri import check_nri
 
@@ -130,6 +136,13 @@ CHECKS = (
         modules=("shim.doctor.own_exec",),
         seconds=15.0,
         waits_for=lambda _: "the exec program",
+    ),
+    Check(
+        subject="checkpoints",
+        run=_criu,
+        modules=("shim.doctor.criu",),
+        seconds=20.0,
+        waits_for=lambda _: "criu check",
     ),
     Check(
         subject="NRI",

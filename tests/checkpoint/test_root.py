@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.checkpoint.root import ensure_root_directory
+from shim.checkpoint.root import ensure_root_directory, remove_checkpointing
 from shim.domain.errors import FailedPrecondition, ShimError
 from tests.facts import mode_of
 
@@ -19,6 +19,14 @@ def test_a_new_one_is_private(tmp_path: Path) -> None:
     ensure_root_directory(tmp_path / "a/state")
 
     assert mode_of(tmp_path / "a/state") == 0o700
+
+
+def test_what_checkpoints_of_containers_have_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "checkpointing/0123/images").mkdir(parents=True)
+    (tmp_path / "lock").touch()
+    remove_checkpointing(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    remove_checkpointing(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,19 @@ def test_findings_are_in_the_order_of_the_checks(config: Config, tmp_path: Path)
     )
 
     subjects = [finding.subject for finding in found(absent)]
-    expected = ["user", "forwarding", "pod network", "loopback", "credentials", "docker", "exec", "NRI", "server"]
-    assert subjects[:9] == expected
+    expected = [
+        "user",
+        "forwarding",
+        "pod network",
+        "loopback",
+        "credentials",
+        "docker",
+        "exec",
+        "checkpoints",
+        "NRI",
+        "server",
+    ]
+    assert subjects[:10] == expected
     assert all(len(subject) <= SUBJECT_WIDTH for subject in subjects)
 
 

@@ -25,6 +25,8 @@ NODE = Node(
     newer_plugins_missing="no mirror",
     older_plugins=None,
     older_plugins_missing="no mirror",
+    criu=None,
+    criu_missing="none",
     cgroup_driver="cgroupfs",
     cgroup_parent="/parent",
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shim.base.process import ProcessHandle
+from shim.engine import runc_files
 from shim.engine.tasks import state_file
 from shim.own_exec import container as module
 from shim.own_exec.container import Container, Unsuited, check_same_rights, namespaces_of, read_container
@@ -143,8 +144,8 @@ def test_runc_is_found_in_the_path_of_the_shim(
     runc.parent.mkdir()
     runc.touch(mode=0o755)
     environ = f"A=b\0PATH={runc.parent}\0".encode()
-    whole = module._file
-    monkeypatch.setattr(module, "_file", lambda path: environ if path.name == "environ" else whole(path))
+    whole = runc_files.read_file
+    monkeypatch.setattr(runc_files, "read_file", lambda path: environ if path.name == "environ" else whole(path))
     assert read(make(runtime=runtime), pid).runc == runc
 
 

@@ -9,6 +9,7 @@ image is the domain's to refuse.
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.atomic_files import check_path_length
 from shim.cri.validate import rules
 from shim.cri.validate.container import container_config
 from shim.cri.validate.limits import resources
@@ -17,6 +18,7 @@ from shim.cri.validate.rules import well_formed
 
 __all__ = [
     "attach",
+    "checkpoint_container",
     "container_id",
     "create_container",
     "exec_",
@@ -53,6 +55,15 @@ def create_container(request: pb.CreateContainerRequest) -> None:
 def stop_container(request: pb.StopContainerRequest) -> None:
     """Check StopContainer."""
     container_id(request)
+    rules.not_negative(request.timeout, field="timeout")
+
+
+def checkpoint_container(request: pb.CheckpointContainerRequest) -> None:
+    """Check CheckpointContainer."""
+    container_id(request)
+    check_path_length(request.location, field="location")
+    rules.absolute(request.location, field="location")
+    rules.no_parent(request.location, field="location")
     rules.not_negative(request.timeout, field="timeout")
 
 

@@ -13,6 +13,10 @@ from shim.domain.errors import InvalidArgument
 GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
     "stop": (validate.stop_container, pb.StopContainerRequest(container_id="c")),
     "exec": (validate.exec_sync, pb.ExecSyncRequest(container_id="c", cmd=["true"], timeout=5)),
+    "checkpoint": (
+        validate.checkpoint_container,
+        pb.CheckpointContainerRequest(container_id="c", location="/checkpoints/c.tar", timeout=5),
+    ),
     "update": (
         validate.update_container_resources,
         pb.UpdateContainerResourcesRequest(container_id="c", linux=pb.LinuxContainerResources()),
@@ -68,6 +72,21 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
         validate.exec_sync,
         pb.ExecSyncRequest(container_id="c", cmd=["a\0"]),
         "cmd[0] holds a NUL",
+    ),
+    "checkpoint-no-location": (
+        validate.checkpoint_container,
+        pb.CheckpointContainerRequest(container_id="c"),
+        "location '' is not an absolute path",
+    ),
+    "checkpoint-parent": (
+        validate.checkpoint_container,
+        pb.CheckpointContainerRequest(container_id="c", location="/a/../c.tar"),
+        "location '/a/../c.tar' must not hold '..'",
+    ),
+    "checkpoint-negative": (
+        validate.checkpoint_container,
+        pb.CheckpointContainerRequest(container_id="c", location="/c.tar", timeout=-1),
+        "timeout -1 is negative",
     ),
     "update-nothing": (
         validate.update_container_resources,

@@ -1,0 +1,1 @@
+"""Checkpoints of containers, with a real criu."""

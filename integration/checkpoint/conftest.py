@@ -1,0 +1,82 @@
+"""A server that finds a criu of the tests, and its pods."""
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from integration.conftest import Images, Served, make_node_dirs, serving
+from integration.networks import BRIDGE, bridge, conflist
+from integration.node.engine import Engine, own_link
+from integration.node.isolation import Node, new_home
+from integration.node.packages import Unpacked
+from integration.pods.kubelet import Kubelet
+from integration.server import PROGRAM
+
+
+@dataclass(frozen=True, slots=True)
+class Criu:
+    """The program criu that the server finds first: a script, which a test can replace."""
+
+    script: Path
+    command: str
+    """Executes the real one."""
+
+    def install(self, before: str = "") -> None:
+        """Have the real one run, after these lines of a shell."""
+        self.script.write_text(f'#!/bin/sh\n{before}\nexec {self.command} "$@"\n')
+        self.script.chmod(0o755)
+
+
+def command_of(unpacked: Unpacked, program: str) -> list[str]:
+    """Return the command for a program, which is started by the loader of its own C library."""
+    [loader] = unpacked.root.glob("usr/lib/*-linux-gnu*/ld-linux-*.so.*")
+    return [str(loader), "--library-path", str(loader.parent), str(unpacked.root / program)]
+
+
+def criu_in(directory: Path, unpacked: Unpacked) -> Criu:
+    """Make the script in a directory."""
+    directory.mkdir()
+    made = Criu(directory / "criu", shlex.join(command_of(unpacked, "usr/sbin/criu")))
+    made.install()
+    return made
+
+
+@pytest.fixture(scope="session")
+def shared_criu(node: Node) -> Criu:
+    """Make the script for all tests."""
+    if node.criu is None:
+        pytest.skip(node.criu_missing)
+    return criu_in(new_home("criu"), node.criu)
+
+
+@pytest.fixture
+def criu(shared_criu: Criu) -> Iterator[Criu]:
+    """Let one test replace the program."""
+    yield shared_criu
+    shared_criu.install()
+
+
+@pytest.fixture(scope="module")
+def served(engine: Engine, images: Images, node: Node, shared_criu: Criu) -> Iterator[Served]:  # noqa: ARG001
+    """Run a server that finds criu."""
+    dirs = make_node_dirs(node, new_home("checkpoints"))
+    (dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(dirs.cni_leases)))
+    path = f"PATH={shared_criu.script.parent}{os.pathsep}{os.environ['PATH']}"
+    with own_link(BRIDGE), serving(engine, dirs, ("env", path, *PROGRAM)) as made:
+        before = made.snapshot()
+        yield made
+        made.revive()
+        made.clear()
+        assert made.snapshot() == before
+
+
+@pytest.fixture
+def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
+    """Make pods, which are removed at the end of the test."""
+    made = Kubelet(served.cri, images.busybox)
+    yield made
+    made.remove_all()

@@ -1,0 +1,101 @@
+"""CheckpointContainer."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shim.base import deadline
+from shim.checkpoint.root import CHECKPOINTING
+from shim.container.find import running_container
+from shim.criu.checkpoint import Task, checkpoint, new_work, read_task
+from shim.criu.order import Order
+from shim.criu.program import search_path
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord, SandboxRecord
+
+DEFAULT_SECONDS = 600.0
+"""Bound of a checkpoint where the request has none: some 60 GiB of memory on a disk that writes 100 MB/s."""
+_NS = 1_000_000_000
+
+
+def checkpoint_container(rt: Runtime, *, container_id: str, location: str, timeout: int) -> None:
+    """Write the state of a running container, which goes on, to an archive at the path `location`, 0600.
+
+    `timeout` is in seconds, 0 for DEFAULT_SECONDS. When this raises, the container goes on and no file is left.
+    """
+    record = running_container(rt, container_id=container_id)
+    sandbox = rt.view.sandbox(record.sandbox_id)
+    with deadline.bound(timeout or DEFAULT_SECONDS), rt.locks.checkpoint():
+        task = read_task(record.id, exec_root=Path(sandbox.exec_root), pid=record.state.pid)
+        order = Order(
+            container=record.id,
+            runc=str(task.runc),
+            state_root=str(task.state_root),
+            path=search_path(os.environ),
+            work=str(new_work(rt.config.root_directory / CHECKPOINTING)),
+            location=location,
+            upper=str(task.upper),
+            log=record.log_path,
+            documents={
+                name: json.dumps(document, indent=1)
+                for name, document in (
+                    ("config.dump", _config(record, task)),
+                    ("spec.dump", _spec(record, sandbox, task)),
+                    ("status.dump", _status(record)),
+                )
+            },
+        )
+        checkpoint(rt.own_exec, order)
+
+
+def _config(record: ContainerRecord, task: Task) -> dict[str, object]:
+    """Return what checkpointctl shows of a container, by its ContainerConfig."""
+    return {
+        "id": record.id,
+        "name": record.config.metadata.name,
+        "rootfsImage": record.image_id,
+        "rootfsImageRef": record.image_id,
+        "rootfsImageName": record.config.image.user_specified_image or record.image_spec.image,
+        "runtime": task.runc.name,
+        "createdTime": _time(record.state.created_at),
+        "checkpointedTime": _time(time.time_ns()),
+        "restoredTime": "0001-01-01T00:00:00Z",
+        "restored": False,
+    }
+
+
+def _spec(record: ContainerRecord, sandbox: SandboxRecord, task: Task) -> Mapping[str, Any]:
+    """Return the container's configuration of OCI, with the annotations by which containerd names a container."""
+    pod = sandbox.config.metadata
+    names = {
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": record.config.metadata.name,
+        "io.kubernetes.cri.image-name": record.image_spec.image,
+        "io.kubernetes.cri.sandbox-id": record.sandbox_id,
+        "io.kubernetes.cri.sandbox-name": pod.name,
+        "io.kubernetes.cri.sandbox-namespace": pod.namespace,
+        "io.kubernetes.cri.sandbox-uid": pod.uid,
+    }
+    return {**task.config, "annotations": {**(task.config.get("annotations") or {}), **names}}
+
+
+def _status(record: ContainerRecord) -> dict[str, object]:
+    """Return containerd's ContainerdStatus. Times are ns since the epoch."""
+    return {
+        "CreatedAt": record.state.created_at,
+        "StartedAt": record.state.started_at,
+        "FinishedAt": 0,
+        "ExitCode": 0,
+        "Pid": record.state.pid,
+        "Reason": "",
+        "Message": "",
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    whole = datetime.fromtimestamp(nanoseconds // _NS, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{nanoseconds % _NS:09d}Z"

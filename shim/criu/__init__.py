@@ -1,0 +1,1 @@
+"""Checkpoints of containers: runc and criu are run, and what they leave becomes an archive."""

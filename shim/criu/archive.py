@@ -1,0 +1,211 @@
+"""The archive of a checkpoint, in the layout that containerd, Podman and checkpointctl know.
+
+Only what is packed here is in it:
+
+    config.dump, spec.dump, status.dump   what the container is: JSON
+    checkpoint/                           criu's images of its processes
+    rootfs-diff.tar                       changes of its root file system: a layer of an OCI image
+    container.log                         the end of its log
+    dump.log, stats-dump                  what criu says of the checkpoint
+"""
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+ARCHIVE_LIMIT = 64 << 30
+"""Bytes of an archive."""
+LOG_LIMIT = 16 << 20
+"""Bytes of the log in an archive: its end. A kubelet rotates logs of 10 MiB."""
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_OVERLAY = "trusted.overlay."
+_ALSO_OVERLAY = "user.overlay."
+_OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
+_ELSEWHERE = ("redirect", "metacopy")
+"""What overlayfs notes of a file whose name or content is in a lower layer."""
+_XATTR = "SCHILY.xattr."
+"""The keyword of extended attributes, as tar programs and container engines know it."""
+
+
+class Refused(Exception):
+    """The archive cannot be made of these files."""
+
+
+class TooLarge(Refused):
+    """The archive would be larger than its bound."""
+
+
+class Budget:
+    """Counts what an archive takes."""
+
+    def __init__(self, *, limit: int = ARCHIVE_LIMIT) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Count so many bytes. Raise TooLarge beyond the limit."""
+        self._taken += size
+        if self._taken > self._limit:
+            raise TooLarge(f"the checkpoint has more than {self._limit} bytes")
+
+
+class Writer:
+    """Writes tar archives to files. Of members nothing is remembered."""
+
+    def __init__(self, file: IO[bytes], *, budget: Budget, check: Callable[[], None]) -> None:
+        """`check` is called again and again, and ends the work by what it raises."""
+        self._tar = tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `close`
+        self._budget = budget
+        self._check = check
+
+    def close(self) -> None:
+        """Write the end of the archive."""
+        self._tar.close()
+
+    def add_content(self, name: str, content: bytes) -> None:
+        """Add a file of this content, which only root may read."""
+        self._budget.take(len(content))
+        self._tar.addfile(_private(name, size=len(content)), io.BytesIO(content))
+
+    def add_file(self, name: str, path: Path) -> None:
+        """Add a regular file, which only root may read. OSError."""
+        with _opened(path) as file:
+            self._add_open(_private(name, size=os.fstat(file.fileno()).st_size), file)
+
+    def add_end(self, name: str, path: Path, *, limit: int) -> None:
+        """Add the last bytes of a file of lines, from the beginning of a line on. OSError."""
+        with _opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                file.seek(size - limit)
+                file.readline(limit)
+            self._add_open(_private(name, size=size - file.tell()), file)
+
+    def add_directory(self, name: str, path: Path) -> None:
+        """Add a directory of regular files. OSError."""
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+        self._tar.addfile(entry)
+        for each in sorted(path.iterdir()):
+            self.add_file(f"{name}/{each.name}", each)
+
+    def add_layer(self, upper: Path) -> None:
+        """Add what overlayfs keeps of the changes in the directory `upper`, with the whiteouts of an OCI image.
+
+        Raise Refused where the directory does not say all. OSError.
+        """
+        linked: dict[tuple[int, int], str] = {}
+        for name, path in _entries(upper):
+            self._check()
+            found = path.lstat()
+            if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+                self._add_empty(_whiteout(name))
+            elif not stat.S_ISSOCK(found.st_mode):  # no archive has sockets
+                self._add_entry(name, path, found, linked)
+            self._tar.getmembers().clear()  # tarfile would remember each
+
+    def _add_entry(self, name: str, path: Path, found: os.stat_result, linked: dict[tuple[int, int], str]) -> None:
+        attributes = _attributes(path, name=name)
+        if attributes.pop(_OPAQUE_ATTRIBUTE, b"") == b"y":
+            self._add_empty(f"{name}/{_OPAQUE}")
+        entry = _entry(name, path, found)
+        entry.pax_headers = {
+            _XATTR + attribute: value.decode(errors="surrogateescape") for attribute, value in attributes.items()
+        }
+        if stat.S_ISREG(found.st_mode):
+            first = linked.setdefault((found.st_dev, found.st_ino), name) if found.st_nlink > 1 else name
+            if first == name:
+                with _opened(path) as file:
+                    self._add_open(entry, file)
+                return
+            entry.type, entry.linkname, entry.size = tarfile.LNKTYPE, first, 0
+        self._budget.take(tarfile.BLOCKSIZE)
+        self._tar.addfile(entry)
+
+    def _add_empty(self, name: str) -> None:
+        self._budget.take(tarfile.BLOCKSIZE)
+        self._tar.addfile(_private(name, size=0))
+
+    def _add_open(self, entry: tarfile.TarInfo, file: IO[bytes]) -> None:
+        self._budget.take(tarfile.BLOCKSIZE + entry.size)
+        self._tar.addfile(entry, _Checked(file, self._check))
+
+
+class _Checked:
+    """A file that looks before each read whether the work goes on."""
+
+    def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
+        self._file = file
+        self._check = check
+
+    def read(self, size: int = -1) -> bytes:
+        self._check()
+        return self._file.read(size)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise Refused(f"{path} is not a regular file")
+    return file
+
+
+def _private(name: str, *, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.size = 0o600, size
+    return entry
+
+
+def _entry(name: str, path: Path, found: os.stat_result) -> tarfile.TarInfo:
+    """Return the header of a file, numbers instead of names of users."""
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.uid, entry.gid = stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
+    entry.mtime = found.st_mtime
+    kind = stat.S_IFMT(found.st_mode)
+    if kind == stat.S_IFREG:
+        entry.size = found.st_size
+    elif kind == stat.S_IFLNK:
+        entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
+    elif kind in (stat.S_IFCHR, stat.S_IFBLK):
+        entry.type = tarfile.CHRTYPE if kind == stat.S_IFCHR else tarfile.BLKTYPE
+        entry.devmajor, entry.devminor = os.major(found.st_rdev), os.minor(found.st_rdev)
+    else:
+        entry.type = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFIFO: tarfile.FIFOTYPE}[kind]
+    return entry
+
+
+def _entries(top: Path) -> Iterator[tuple[str, Path]]:
+    """Return names, from `top` on, and paths below a directory; a directory comes before what is in it."""
+    waiting = [("", top)]
+    while waiting:
+        prefix, directory = waiting.pop()
+        for each in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            name = prefix + each.name
+            yield name, Path(each.path)
+            if each.is_dir(follow_symlinks=False):
+                waiting.append((name + "/", Path(each.path)))
+
+
+def _attributes(path: Path, *, name: str) -> dict[str, bytes]:
+    """Return the extended attributes of a file, but for overlayfs's own. Raise Refused where the file is elsewhere."""
+    found = {}
+    for attribute in os.listxattr(path, follow_symlinks=False):
+        own = attribute.startswith(_OVERLAY)
+        if own and attribute.removeprefix(_OVERLAY) in _ELSEWHERE:
+            raise Refused(f"overlayfs keeps /{name} in another layer ({attribute})")
+        if attribute == _OPAQUE_ATTRIBUTE or not (own or attribute.startswith(_ALSO_OVERLAY)):
+            found[attribute] = os.getxattr(path, attribute, follow_symlinks=False)
+    return found
+
+
+def _whiteout(name: str) -> str:
+    directory, slash, base = name.rpartition("/")
+    return f"{directory}{slash}{_WHITEOUT}{base}"

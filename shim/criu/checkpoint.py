@@ -1,0 +1,153 @@
+"""The server's end of a checkpoint: what the program `worker` is told of a container, and what its answer means."""
+
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import shim.criu
+from shim.base import deadline
+from shim.base.proc import lines
+from shim.criu import order as answers
+from shim.criu.order import Answer, Order, answered
+from shim.criu.program import INSTALL
+from shim.domain.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+    Unsupported,
+    reason_of,
+)
+from shim.engine.runc_files import Unfit, bundle_of, is_frozen, read_file, read_state, runc_of, shim_of
+from shim.engine.tasks import state_file
+from shim.own_exec.command import STDOUT
+from shim.own_exec.own_exec import Command, OwnExec
+
+GIVE_UP_SECONDS = 20.0
+"""How long the end of a checkpoint is waited for that was given up: criu writes what it has begun to write."""
+
+_WORKER = Path(shim.criu.__file__).with_name("worker.py")
+_ANSWER_BYTES = 64 << 10
+_USER_NAMESPACE = "user"
+_OVERLAY = "overlay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What runc and the kernel have of a running container."""
+
+    runc: Path
+    state_root: Path
+    config: Mapping[str, Any]
+    """Its `config.json`."""
+    upper: Path
+    """Where overlayfs keeps what it has changed."""
+
+
+def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
+    """Read what is needed of a container whose first process is `pid`. Raise FailedPrecondition, which says why."""
+    what = f"checkpoint container {container_id}"
+    try:
+        state = read_state(container_id, exec_root=exec_root, pid=pid)
+        bundle = bundle_of(state)
+        runc = runc_of(bundle, shim=shim_of(pid))
+        config = msgspec.json.decode(read_file(bundle / "config.json"))
+        kinds = {each["type"] for each in config["linux"]["namespaces"]}
+        mounts = Path(f"/proc/{pid}/mountinfo").read_bytes()
+    except Unfit as unfit:
+        raise FailedPrecondition(f"{what}: {unfit}") from unfit
+    except OSError as error:
+        raise FailedPrecondition(f"{what}: read what runc was told: {reason_of(error)}") from error
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise FailedPrecondition(f"{what}: what runc was told cannot be read: {error}") from error
+    if is_frozen(state.cgroup_paths):
+        raise FailedPrecondition(f"{what}: it is paused")
+    if _USER_NAMESPACE in kinds:
+        raise FailedPrecondition(f"{what}: checkpoints of containers in a user namespace are not supported")
+    upper = upper_directory(mounts)
+    if upper is None:
+        raise FailedPrecondition(f"{what}: its root is no overlay file system with a directory for changes")
+    return Task(runc=runc, state_root=state_file(exec_root, container_id).parents[1], config=config, upper=upper)
+
+
+def upper_directory(mounts: bytes) -> Path | None:
+    """Return where overlayfs keeps the changes of the root, by /proc/<pid>/mountinfo; None where it does not say."""
+    for line in reversed(lines(mounts)):
+        before, _, after = line.partition(b" - ")
+        if before.split(b" ")[4] != b"/":
+            continue
+        kind, _, options = after.split(b" ", 2)
+        if kind.decode() != _OVERLAY:
+            return None
+        for option in options.split(b","):
+            name, _, value = option.partition(b"=")
+            if name == b"upperdir":
+                path = value.replace(b"\\040", b" ").decode(errors="surrogateescape")
+                return Path(path) if path.startswith("/") and "\\" not in path else None
+        return None
+    return None
+
+
+def new_work(parent: Path) -> Path:
+    """Return a directory for the files of one checkpoint, which is not made."""
+    return parent / uuid.uuid4().hex
+
+
+def checkpoint(own_exec: OwnExec, order: Order) -> None:
+    """Have the program make a checkpoint. The archive is complete when this returns, and not there when it raises.
+
+    Raise Unsupported without criu, FailedPrecondition with criu's words where it cannot, AlreadyExists,
+    ResourceExhausted, Cancelled, DeadlineExceeded.
+    """
+    what = f"checkpoint container {order.container}"
+    try:
+        with own_exec.host_program([sys.executable, "-IS", str(_WORKER)], what=what) as program:
+            answer = _answer(program, order, what=what)
+    except Unavailable as error:
+        raise FailedPrecondition(f"{what}: {error}") from error
+    except OSError as error:
+        raise ResourceExhausted(f"{what}: {reason_of(error)}") from error
+    _check(answer, what=what)
+
+
+def _answer(program: Command, order: Order, *, what: str) -> Answer:
+    try:
+        program.streams.write(order.encoded())
+        printed = _printed(program)
+    except BaseException:
+        program.streams.close_stdin()
+        with deadline.shielded(GIVE_UP_SECONDS):
+            _printed(program)
+        raise
+    try:
+        return answered(printed)
+    except (ValueError, TypeError) as error:
+        raise ShimError(f"{what}: the program that makes it has ended without an answer") from error
+
+
+def _printed(program: Command) -> bytes:
+    printed = b""
+    for number, piece in program.streams.frames():
+        if number == STDOUT:
+            printed = (printed + piece)[:_ANSWER_BYTES]
+    return printed
+
+
+def _check(answer: Answer, *, what: str) -> None:
+    match answer.failure:
+        case "":
+            return
+        case answers.NO_CRIU:
+            raise Unsupported(f"{what}: {answer.text}; {INSTALL}")
+        case answers.EXISTS:
+            raise AlreadyExists(f"{what}: {answer.text}")
+        case answers.NO_SPACE:
+            raise ResourceExhausted(f"{what}: {answer.text}")
+        case _:
+            raise FailedPrecondition(f"{what}: {answer.text}")

@@ -83,6 +83,7 @@ def run_faulty_node(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Itera
             "docker_endpoint": f"unix://{proxy.path}",
             "cni_plugin_timeout": PLUGIN_SECONDS,
             "pod_infra_container_image": PAUSE,
+            "own_exec": "false",  # the faults are those of an exec by Docker
         }
         with serving(engine, dirs, **settings) as served:
             yield FaultyNode(served, proxy, plugin, disk, pause_image)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from docker.errors import APIError
 
 from integration.conftest import Images, Served
 from integration.node.engine import program
@@ -83,10 +84,21 @@ def has_ended(served: Served, container_id: str) -> bool:
 
 
 def is_up(kubelet: Kubelet, container_id: str) -> bool:
-    """Whether an exec runs in it, which it does not while containerd is away."""
+    """Whether an exec runs in it."""
     try:
         return kubelet.inside(container_id, "echo up") == "up\n"
     except grpc.RpcError:
+        return False
+
+
+def is_reached(served: Served, container_id: str) -> bool:
+    """Whether Docker runs an exec in it, which it does not while containerd is away."""
+    api = served.engine.api
+    try:
+        made = api.exec_create(container_id, ["true"])["Id"]
+        api.exec_start(made)
+        return bool(api.exec_inspect(made)["ExitCode"] == 0)
+    except APIError:
         return False
 
 
@@ -193,7 +205,8 @@ def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet,
         os.kill(containerd, signal.SIGKILL)
         wait_until(lambda: lasting.engine.containerd() not in {None, containerd})
 
-    wait_until(lambda: is_up(kubelet, container))
+    wait_until(lambda: is_reached(lasting, container))
+    assert is_up(kubelet, container)
     assert kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
     later = stopping(kubelet, pod, 5)
     assert shims_of(lasting, [pod.id, container]) == shims

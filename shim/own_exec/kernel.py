@@ -137,13 +137,14 @@ def set_io_priority(priority: int) -> None:
 def watch_children() -> int:
     """Return a descriptor that is readable when a child of this process has ended, with one `struct signalfd_siginfo`.
 
-    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored that Python ignores. What the
+    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored any more: who
+    started the server may have ignored some, and Python does. What the
     server has blocked stays so: signals for all its processes do not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
     check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")
-    for number in _IGNORED_BY_PYTHON:
-        libc.signal(number, None)
+    for number in range(1, _FIRST_REAL_TIME_SIGNAL):
+        libc.signal(number, None)  # fails for SIGKILL and SIGSTOP
     return check(libc.signalfd(-1, signals, os.O_NONBLOCK | os.O_CLOEXEC), "signalfd")
 
 
@@ -163,5 +164,4 @@ def _signals(*numbers: int) -> ctypes.Array[ctypes.c_ulong]:
 _SIG_BLOCK = 0
 _SIG_SETMASK = 2
 _SIGSET_BYTES = 128
-_IGNORED_BY_PYTHON = (13, 25)
-"""SIGPIPE and SIGXFSZ."""
+_FIRST_REAL_TIME_SIGNAL = 32

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import stat
 import subprocess
 import tarfile
@@ -118,7 +119,9 @@ def test_checkpointctl_reads_an_archive(served: Served, kubelet: Kubelet, node: 
     assert found["statistics"]["pages_written"] > 0
 
 
-def test_a_container_goes_on_from_its_archive(served: Served, kubelet: Kubelet, node: Node, tmp_path: Path) -> None:
+def test_a_container_goes_on_from_its_archive(
+    served: Served, kubelet: Kubelet, node: Node, criu: Criu, tmp_path: Path
+) -> None:
     container = started(kubelet, **secured(namespace_options=pb.NamespaceOption(pid=pb.CONTAINER)))
     kubelet.inside(container, "echo written > /marker; rm /bin/wget")
     checkpoint(served, container, tmp_path / "c.tar")
@@ -140,7 +143,14 @@ def test_a_container_goes_on_from_its_archive(served: Served, kubelet: Kubelet, 
     try:
         with log.open("wb") as output:
             restore = [*runc, "restore", "--detach", "--bundle", str(base), *images, "--tcp-established", "restored"]
-            done = subprocess.run(restore, check=False, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            done = subprocess.run(
+                restore,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PATH": f"{criu.script.parent}:{os.environ['PATH']}"},
+            )
         assert done.returncode == 0, log.read_text()[-1500:]
         wait_until(lambda: int((root / "state").read_text() or 0) > at + 2)
         assert (root / "marker").read_text() == "written\n"
@@ -185,11 +195,18 @@ def test_a_container_with_a_terminal_can_be_checkpointed(served: Served, kubelet
     assert_goes_on(kubelet, container)
 
 
+ECHO = """exec > /dev/null 2>&1
+nc -ll -p 9 -e cat &
+(until (while echo x; do sleep 0.1; done) | nc 127.0.0.1 9 > /echoed; do sleep 0.1; done) &
+"""
+"""A script that connects to itself, and writes what comes back into a file, again until somebody listens."""
+
+
 def test_connections_outlive_a_checkpoint(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
     container = started(kubelet)
     kubelet.inside(
         container,
-        "nc -ll -p 9 -e cat >/dev/null 2>&1 & (while echo x; do sleep 0.1; done) | nc 127.0.0.1 9 > /echoed &",
+        ECHO,
     )
     wait_until(lambda: len(kubelet.inside(container, "cat /echoed")) > 4)
     checkpoint(served, container, tmp_path / "c.tar")

@@ -57,7 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Seconds one call to Docker may take, on top of a grace period that is part of the call; 0 is the default."""
 
     own_exec: bool = True
-    """Run the commands of exec, probes and hooks without Docker where that gives the same process: at a tenth of the
+    """Run the commands of exec, probes and hooks without Docker where that gives the same process: at a fifth of the
     cost. False leaves all to Docker."""
 
     cni_conf_dir: Path = Path("/etc/cni/net.d")

@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-user-namespaces bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages

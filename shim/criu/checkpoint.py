@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 import shim.criu
-from shim.base import deadline
-from shim.base.proc import lines
+from shim.base import deadline, proc
 from shim.criu import order as answers
 from shim.criu.order import Answer, Order, answered
 from shim.criu.program import INSTALL
@@ -35,7 +34,7 @@ GIVE_UP_SECONDS = 20.0
 _WORKER = Path(shim.criu.__file__).with_name("worker.py")
 _ANSWER_BYTES = 64 << 10
 _USER_NAMESPACE = "user"
-_OVERLAY = "overlay"
+_OVERLAY = b"overlay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +75,13 @@ def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
     return Task(runc=runc, state_root=state_file(exec_root, container_id).parents[1], config=config, upper=upper)
 
 
-def upper_directory(mounts: bytes) -> Path | None:
+def upper_directory(mountinfo: bytes) -> Path | None:
     """Return where overlayfs keeps the changes of the root, by /proc/<pid>/mountinfo; None where it does not say."""
-    for line in reversed(lines(mounts)):
-        before, _, after = line.partition(b" - ")
-        if before.split(b" ")[4] != b"/":
-            continue
-        kind, _, options = after.split(b" ", 2)
-        if kind.decode() != _OVERLAY:
-            return None
-        for option in options.split(b","):
-            name, _, value = option.partition(b"=")
-            if name == b"upperdir":
-                path = value.replace(b"\\040", b" ").decode(errors="surrogateescape")
-                return Path(path) if path.startswith("/") and "\\" not in path else None
+    roots = [mount for mount in proc.mounts(mountinfo) if mount.point == "/"]
+    if not roots or roots[-1].kind != _OVERLAY:
         return None
-    return None
+    path = Path(roots[-1].options.get("upperdir", ""))
+    return path if path.is_absolute() else None
 
 
 def new_work(parent: Path) -> Path:
@@ -132,11 +122,7 @@ def _answer(program: Command, order: Order, *, what: str) -> Answer:
 
 
 def _printed(program: Command) -> bytes:
-    printed = b""
-    for number, piece in program.streams.frames():
-        if number == STDOUT:
-            printed = (printed + piece)[:_ANSWER_BYTES]
-    return printed
+    return program.streams.output(most=_ANSWER_BYTES)[STDOUT]
 
 
 def _check(answer: Answer, *, what: str) -> None:

@@ -52,13 +52,22 @@ def main() -> int:
     order = decoded(_line())
     worker = os.fork()
     if worker:
-        return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+        _, status = os.waitpid(worker, 0)
+        if os.WIFSIGNALED(status):
+            _undo(order)
+        return os.waitstatus_to_exitcode(status)
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     answer = _answer(order)
     with suppress(OSError):  # nobody reads it any more
         os.write(sys.stdout.fileno(), answer.encoded())
     return 0
+
+
+def _undo(order: Order) -> None:
+    """Have the container go on after the process that had it paused was killed, for example for lack of memory."""
+    _Paused(order, {"PATH": order.path, "HOME": "/"}).resume()
+    shutil.rmtree(order.work, ignore_errors=True)
 
 
 def _line() -> bytes:
@@ -183,6 +192,10 @@ class _Paused:
             raise Failure(answers.NOT_POSSIBLE, f"runc pause: {_last_line(paused.stderr)}")
 
     def __exit__(self, *_: object) -> None:
+        self.resume()
+
+    def resume(self) -> None:
+        """Resume the container; one that is not paused is fine. Raise Failure."""
         resumed = self._run("resume")
         if resumed.returncode and b"not paused" not in resumed.stderr:
             raise Failure(answers.NOT_POSSIBLE, f"runc resume: {_last_line(resumed.stderr)}")

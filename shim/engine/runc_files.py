@@ -54,8 +54,11 @@ class State(msgspec.Struct):
 def read_state(container_id: str, *, exec_root: Path, pid: int) -> State:
     """Read runc's state of a container whose first process is `pid`.
 
-    Raise Unfit if that is another process, OSError or msgspec.MsgspecError.
+    Raise Unfit if that is another process, or `exec_root` or `pid` are not known (empty, 0), OSError or
+    msgspec.MsgspecError.
     """
+    if not exec_root.is_absolute() or not pid:
+        raise Unfit("state", "it is not known where runc has its state")
     state = msgspec.json.decode(read_file(state_file(exec_root, container_id)), type=State)
     if state.init_process_pid != pid or began(pid) != state.init_process_start:
         raise Unfit("state", f"runc has process {state.init_process_pid}, docker {pid}")

@@ -91,6 +91,13 @@ class Streams:
                 elif piece is not None:
                     self._close_ours(number)
 
+    def output(self, *, most: int) -> dict[int, bytes]:
+        """Take the output to its end; return the first `most` bytes of STDOUT and of STDERR. The rest is dropped."""
+        kept = {STDOUT: bytearray(), STDERR: bytearray()}
+        for number, piece in self.frames():
+            kept[number] += piece[: most - len(kept[number])]
+        return {number: bytes(content) for number, content in kept.items()}
+
     def read(self) -> bytes:
         """Wait for the next output of a command with a terminal; return nothing at its end."""
         return next((piece for _, piece in self.frames()), b"")

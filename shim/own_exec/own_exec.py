@@ -33,6 +33,8 @@ FILTER_SECONDS = 30.0
 START_SECONDS = 30.0
 """For a command to begin: its program may be on a slow volume."""
 
+_PRINTED_BYTES = 1 << 20
+"""Most bytes of a filter: the kernel takes 32 KiB."""
 _READ_FILTER = Path(shim.own_exec.__file__).with_name("read_filter.py")
 
 log = structlog.get_logger(__name__)
@@ -170,8 +172,6 @@ class OwnExec:
             raise Unsuited("setting", "the setting own_exec is off")
         if not kernel.KNOWN_MACHINE:
             raise Unsuited("machine", f"the processor is {kernel.MACHINE}")
-        if not exec_root or not pid:
-            raise Unsuited("state", "it is not known where runc has its state")
         try:
             program = self._program.status()
         except Unavailable as error:
@@ -251,9 +251,7 @@ class OwnExec:
 def _printed(command: Command, given: bytes) -> bytes:
     command.streams.write(given)
     command.streams.close_stdin()
-    output = {STDOUT: b"", STDERR: b""}
-    for number, piece in command.streams.frames():
-        output[number] += piece
+    output = command.streams.output(most=_PRINTED_BYTES)
     code = command.wait()
     if code:
         last = output[STDERR].decode(errors="replace").strip().rpartition("\n")[2]

@@ -13,7 +13,7 @@ import pytest
 from shim.base import deadline
 from shim.criu.checkpoint import checkpoint, upper_directory
 from shim.criu.order import Order
-from shim.domain.errors import AlreadyExists, Cancelled, FailedPrecondition, ResourceExhausted, Unsupported
+from shim.domain.errors import AlreadyExists, Cancelled, FailedPrecondition, ResourceExhausted, ShimError, Unsupported
 from shim.own_exec.own_exec import OwnExec
 from tests.waits import wait_until
 
@@ -182,6 +182,13 @@ def test_a_client_that_goes_away_has_criu_fail_and_leaves_no_file(own_exec: OwnE
             checkpoint(own_exec, node.order)
         assert time.monotonic() - began < 20
         leaving.join()
+    node.assert_nothing_left()
+
+
+def test_a_container_goes_on_when_the_process_that_has_it_paused_is_killed(own_exec: OwnExec, node: Node) -> None:
+    node.runc("kill -9 $PPID")
+    with pytest.raises(ShimError, match="has ended without an answer"):
+        checkpoint(own_exec, node.order)
     node.assert_nothing_left()
 
 

@@ -23,7 +23,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     if image_id is None:
         return
     # By id: the names of one image may be removed side by side, and Docker answers the slower one with 409.
-    with rt.locks.image(image_id):
+    with rt.locks.image(image_id), rt.view.images.names_kept(image_id):
         _check_not_mounted(rt, image_id)
         try:
             with rt.view.images.removal(image_id), suppress(NotFound):
@@ -35,12 +35,15 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 
 
 def _find_id(rt: Runtime, name: str) -> ImageId | None:
-    """Return the id of an image. Docker is asked for a name: it may have moved to another image."""
+    """Return the id of an image. Docker is asked for a name: it may have moved to another image.
+
+    While another call removes the image, Docker may have taken away the name and still have the image.
+    """
     image_id = references.image_id(name)
-    if image_id is None:
-        record = rt.view.images.lookup(name)
-        image_id = record.id if record is not None else None
-    return image_id
+    if image_id is not None:
+        return image_id
+    record = rt.view.images.lookup(name)
+    return record.id if record is not None else rt.view.images.being_removed(name)
 
 
 def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:

@@ -63,6 +63,8 @@ class ImageView:
         """Since when Docker's answer about an image is known, by id, and by a name that was confirmed alone."""
         self._unseen: dict[str, int] = {}
         """Time of the last event of each image that has not been inspected since, by the event's id or name."""
+        self._being_removed: dict[ImageId, ImageRecord] = {}
+        """The images that a call removes now, with the names they had before."""
 
     # Reads
 
@@ -227,6 +229,25 @@ class ImageView:
             # A prefix of an id looks like a name, too: that is left to Docker.
             reference = canonical if "@" in reference else reference
         return self.refresh_one(reference)
+
+    @contextmanager
+    def names_kept(self, image_id: ImageId) -> Iterator[None]:
+        """Let `being_removed` find an image by its names for the block, in which Docker takes them away one by one."""
+        with self._changed:
+            record = self._index.get(image_id)
+            if record is not None:
+                self._being_removed[image_id] = record
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._being_removed.pop(image_id, None)
+
+    def being_removed(self, reference: str) -> ImageId | None:
+        """Return the id of the image that a call removes now and that had this tag or digest before."""
+        name = references.canonical(reference)
+        with self._changed:
+            return next((each.id for each in self._being_removed.values() if name in each.names), None)
 
     @contextmanager
     def removal(self, image_id: ImageId) -> Iterator[None]:

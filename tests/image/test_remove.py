@@ -108,6 +108,26 @@ def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
         assert [removal.result(10) for removal in removals] == [False] * 5
 
 
+def test_by_a_name_that_another_removal_has_taken_already(rt: Runtime, engine: FakeEngine) -> None:
+    """Docker takes the names of an image away one by one, and the image last."""
+    found = image_id(rt)
+
+    def remove_by_name() -> bool:
+        remove(rt, "busybox")
+        return present(rt, found)
+
+    with ThreadPoolExecutor(2) as pool, engine.held("remove_image") as gate:
+        by_id = pool.submit(remove, rt, found)
+        gate.wait_entered()
+        engine.images[-1].tags.clear()
+        by_name = pool.submit(remove_by_name)
+        with pytest.raises(TimeoutError):
+            by_name.result(0.2)
+        engine.release(gate)
+        by_id.result(10)
+        assert not by_name.result(10)
+
+
 def test_sixteen_images_at_once_cost_a_removal_each(rt: Runtime, engine: FakeEngine) -> None:
     ids = [engine.add_image(f"r.example/app{number}:1") for number in range(16)]
     rt.view.images.refresh()

@@ -234,9 +234,11 @@ def _answers(cri: Cri) -> bool:
 
 
 def _ready(cri: Cri) -> bool:
-    return _answers(cri) and all(
-        condition.status for condition in cri.runtime.Status(pb.StatusRequest()).status.conditions
-    )
+    """Return whether pods can start; containerd 2.2 has a third condition, false while it warns of cgroup v1."""
+    if not _answers(cri):
+        return False
+    conditions = cri.runtime.Status(pb.StatusRequest()).status.conditions
+    return all(each.status for each in conditions if each.type in {"RuntimeReady", "NetworkReady"})
 
 
 _SERVERS: dict[str, Callable[[_Place], AbstractContextManager[Cri]]] = {

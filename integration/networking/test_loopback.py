@@ -40,11 +40,13 @@ def loopback_that_answers(pods: Pods, *, port: int | None = None) -> list[str]:
     return answers
 
 
-def test_a_container_gets_no_answer_from_loopback_of_the_node(pods: Pods) -> None:
+def test_a_container_gets_no_answer_from_loopback_of_the_node(stock: Lab, pods: Pods) -> None:
     assert loopback_that_answers(pods) == []
-    # And the packets that it sends are such that without the rule there is one.
+    # Without the rule the same packets are answered. The server would restore the rule at once.
+    stock.served.server.stop()
     pods.lab.node.call(remove_guard)
     assert loopback_that_answers(pods) == list(LOOPBACK)
+    stock.served.restart()
     wait_until(lambda: pods.lab.node.call(has_guard))
 
 

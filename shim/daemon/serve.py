@@ -243,8 +243,9 @@ def _exclusive_lock(root: Path) -> Iterator[None]:
 
 
 def _take(lock: int, root: Path) -> None:
+    """Take a lock that only this process holds. A child between fork and exec would keep one of flock(2)."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
 

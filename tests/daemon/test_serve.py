@@ -181,6 +181,27 @@ def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Pa
     assert not second.exists()
 
 
+def test_a_child_of_a_killed_server_does_not_keep_its_state_directory(tmp_path: Path) -> None:
+    """A child has all descriptors of the server until it executes its program."""
+    script = (
+        "import os, signal, sys, pathlib; from shim.daemon.serve import _exclusive_lock\n"
+        "with _exclusive_lock(pathlib.Path(sys.argv[1])):\n"
+        "    if not os.fork():\n"
+        "        print('forked', flush=True); os.read(0, 1); os._exit(0)\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"forked\n"
+        server.kill()
+        server.wait(SECONDS)
+
+        with daemon._exclusive_lock(tmp_path):
+            pass
+
+
 def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path) -> None:
     with running(tmp_path, f"--root-directory={tmp_path}/other") as other:
         assert other.process.wait(SECONDS) == 1

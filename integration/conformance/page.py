@@ -1,6 +1,6 @@
-"""docs/compatibility.md, made from the results that are kept: `python -m integration.conformance.page`.
+"""Make docs/compatibility.md from the kept results: `python -m integration.conformance.page`.
 
-Nothing is a cell of its tables that was not run, and what was not run says so.
+Each combination without a run is shown as not run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,54 +25,49 @@ _ARCHITECTURES = ("amd64", "arm64")
 _INTRODUCTION = """\
 # Compatibility
 
-What was run, with which versions, on what, and when. This page is made by `python -m integration.conformance.page` from
-the files in `integration/conformance/results`, and a test holds it to them; anyone who has the binaries can repeat a
-cell: `make conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etcd, the binaries of a control plane and a
-kubelet. None of these is downloaded, and one that is missing is named.
+For people who choose versions: test results by version, platform and date. `python -m integration.conformance.page`
+makes this page from `integration/conformance/results`, and a test keeps it current. To repeat a cell, run `make
+conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etcd and the programs of Kubernetes.
 
-A cell is the day of the run and how many of its cases passed, of those that were not skipped. `26` is Docker 26.1 of
-Debian 13, `28-containerd` Docker Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04,
-which has it by default.
+A cell gives the day of the run and the passed cases of those that were not skipped. `26` is Docker 26.1 of Debian 13,
+`28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04 with its default,
+that store.
 """
 _CRITEST = """\
 ## critest
 
-The conformance tests of the CRI, whole. Its images come from a private registry under the names of the public ones.
+All conformance tests of the CRI. A private registry serves the images under their public names.
 """
 _KUBELET = """\
 ## Kubelets
 
-A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet on the server's socket, and the
-scenarios of `integration/conformance/scenarios`, with kubectl for what a user does. What was run in a node of kind has
-a row of its own, where systemd makes the control groups, and fewer scenarios: its note says which (`make test-kind
-BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
+A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet, with the scenarios of
+`integration/conformance/scenarios`. Rows with the driver systemd come from a node of kind, with fewer scenarios (`make
+test-kind BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
 
-With `EventedPLEG` a kubelet of 1.36 is slower, whatever the runtime: after each sync of a pod it acts on that pod again
-after an event of it, or else up to 5 s later, when it takes what it knows for fresh. A sync that waits so is followed
-by the end of the pod, which waits in its turn: a deletion, and the end of pods at a shutdown of the node, begin up to
-10 s late. A `shutdownGracePeriod` has to have room for that.
+With `EventedPLEG`, a kubelet of 1.36 begins a deletion, or the end of pods at a shutdown of the node, up to 10 s late,
+whatever the runtime: it acts again on a pod after an event, or up to 5 s later. `shutdownGracePeriod` needs room for
+that.
 """
 
 _CHURN = """\
 ## Pods that crash
 
-Pods of three kinds that crash, restart and are probed, round after round. Two live containers of one name, and
-containers that a kubelet asks for while they run, are counted. A cell is the day, how long, and what was counted.
+Three kinds of pods crash, restart and are probed. A cell gives the day, the duration, and the numbers of two live
+containers with one name and of containers that a kubelet asks for while they run.
 """
 _TESTS = """\
 ## Tests
 
-Our own integration tests of pods, stats and limits, which depend on the control groups, on machines where the others
-were not run. Control groups of version 2 are those of an emulated machine (`make test-v2`, with systemd;
-`V2_DRIVER=cgroupfs`), ten to thirty times as slow.
+The project's integration tests of pods, stats and limits, on other control groups. cgroup v2 is in an emulated
+machine, ten to thirty times slower (`make test-v2`, with systemd; `V2_DRIVER=cgroupfs`).
 """
 _UNIT_TESTS = """\
 ## Unit tests
 
-The tests of the folder `tests`, which need neither Docker nor root, on each version of Python: with the newest
-libraries (`make test-pythons`), and on the oldest Python with the oldest ones that will do (`ARGS=--lowest`).
-"""
-_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
+On each version of Python with the newest libraries (`make test-pythons`), and on the oldest Python with the oldest
+working libraries (`ARGS=--lowest`).
+"""_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
 
 
 def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:

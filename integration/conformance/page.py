@@ -67,7 +67,8 @@ _UNIT_TESTS = """\
 
 On each version of Python with the newest libraries (`make test-pythons`), and on the oldest Python with the oldest
 working libraries (`ARGS=--lowest`).
-"""_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
+"""
+_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
 
 
 def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:

@@ -10,7 +10,7 @@ from integration.pods.faulty_node import FaultyNode
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.memory_kills import KERNEL_LOG
+from shim.cgroup.kernel_log import KERNEL_LOG
 
 _MISSED = (b'"OOMKilled":true', b'"OOMKilled":null')
 """The flag in Docker's answers, and as if it had missed the kill: what is null counts as not set."""

@@ -1,1 +1,1 @@
-"""Control groups of this machine, version 1, 2 and both side by side: where they are and what their files hold."""
+"""Control groups of this machine, of version 1, version 2 and both together: their paths and their files."""

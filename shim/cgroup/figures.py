@@ -1,33 +1,33 @@
-"""What the files of a control group hold, the same for both versions. Bytes and nanoseconds throughout.
+"""The figures of a control group, the same for both versions. Bytes and nanoseconds unless a field says otherwise.
 
-None is what the kernel does not report: an old one, a controller that is off, a file that was cut short. It is never
-reported as 0, which would be a measurement.
+None means that the kernel did not report the figure: it is too old, the controller is off, or the file was cut short.
+Such a figure never becomes 0, which would be a measurement.
 """
 
 from dataclasses import dataclass
 
 NO_LIMIT = -1
-"""What a limit is where there is none, as in the CRI."""
+"""Stands for "unlimited", as in the CRI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a group is allowed, by its own files; a group above may allow less. Each NO_LIMIT where there is none."""
+    """The limits in a group's own files; a parent group may allow less. An absent limit is NO_LIMIT."""
 
     cpu_period: int | None
     """Microseconds."""
     cpu_quota: int | None
     """Microseconds of CPU time in each period."""
     cpu_shares: int | None
-    """2 to 262144; version 1 alone."""
+    """2 to 262144; version 1 only."""
     cpu_weight: int | None
-    """1 to 10000; version 2 alone."""
+    """1 to 10000; version 2 only."""
     cpuset_cpus: str | None
-    """Such as `0-3,8`. Version 1 copies what the group above has; empty in version 2 where nothing was set."""
+    """Such as `0-3,8`. Version 1 copies the parent's list; version 2 leaves it empty until it is set."""
     cpuset_mems: str | None
     memory: int | None
     memory_swap: int | None
-    """Memory and swap together, whatever the version counts in its file."""
+    """Memory plus swap, in both versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Pressure:
     total: int
     """Nanoseconds since the group was made."""
     avg10: float
-    """Per cent of the last 10 seconds; the others of 60 and 300."""
+    """Per cent of the last 10 seconds; `avg60` and `avg300` of the last 60 and 300 seconds."""
     avg60: float
     avg300: float
 
@@ -53,7 +53,7 @@ class Psi:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """CPU time of all processes in a group, those that have ended included."""
+    """CPU time of all processes of a group, including exited processes."""
 
     usage: int
     psi: Psi | None = None
@@ -61,7 +61,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """How the CPU time divides, and what the quota of the group took away."""
+    """User and system time, and throttling by the quota of the group."""
 
     user: int | None
     system: int | None
@@ -72,12 +72,12 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory of a group with all groups below it."""
+    """Memory of a group and its descendants."""
 
     usage: int
     """Page cache included."""
     working_set: int
-    """What cannot be given back easily: usage without the inactive part of the page cache, at least 0."""
+    """Usage without the inactive page cache, which the kernel reclaims easily; at least 0."""
     limit: int | None
     """None when there is none."""
     rss: int | None
@@ -89,7 +89,7 @@ class Memory:
     major_page_faults: int | None
     swap_usage: int | None
     swap_limit: int | None
-    """Bytes of swap alone, whatever the version counts in its file; None when there is no limit."""
+    """Swap without memory, in both versions; None when there is no limit."""
     psi: Psi | None = None
 
     @property
@@ -107,20 +107,20 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryHistory:
-    """What has happened to the memory of a group."""
+    """Memory events of a group since it was made."""
 
     peak: int | None
     limit_hits: int | None
     oom_kills: int | None
     kernel: int | None
-    """Bytes the kernel itself uses for the group now."""
+    """Current kernel memory of the group."""
     reservation: int | None
-    """Bytes that are protected from reclaim; None when none are."""
+    """Bytes protected from reclaim; None for no protection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Io:
-    """What a group has read from and written to one block device."""
+    """Reads and writes of a group on one block device."""
 
     major: int
     minor: int
@@ -135,7 +135,7 @@ class HugePages:
     """Huge pages of one size that a group uses."""
 
     size: str
-    """As the kernel names it in its files: `2MB`."""
+    """The kernel's name of the size, such as `2MB`."""
     usage: int
     peak: int | None
 

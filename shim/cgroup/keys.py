@@ -1,7 +1,7 @@
-"""What a client may name in a control group: files of version 2, and sizes of huge pages. Pure.
+"""Checks the cgroup files of version 2 and the sizes of huge pages that a client names. Pure.
 
-Checks raise InvalidArgument that names the field. What is let through is the name of a file in one directory, and none
-that would move processes or change the tree.
+A check raises InvalidArgument that names the field. It accepts only names of limit files in the group's directory, and
+none that would move processes or change the tree.
 """
 
 import re
@@ -11,19 +11,19 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument
 
 MAX_KEYS = 128
-"""Files of one group that a container may set; the kernel has half as many."""
+"""Files of its group that a container may set; the kernel has half as many."""
 MAX_VALUE = 4095
-"""Bytes; the kernel takes a page at most, in one write."""
+"""Bytes; the kernel accepts at most a page in one write."""
 
 _KEY = re.compile(r"[a-z][a-z0-9_]*(\.[a-zA-Z0-9_-]+)+\Z")
 _CORE = "cgroup."
-# Of the tree's own files these are limits. The others kill, freeze, move processes or hand out controllers.
+# The limits among the cgroup.* files. The others kill, freeze or move processes, or enable controllers.
 _CORE_LIMITS = frozenset({"cgroup.max.depth", "cgroup.max.descendants"})
-# Neither are these: they make the kernel act at once, split the machine, or watch.
+# Not limits: they make the kernel act at once, partition the machine, or set up notifications.
 _NO_LIMITS = frozenset({"memory.reclaim", "cpuset.cpus.partition"})
 _WATCHES = ".pressure"
 MAX_PIDS = 1 << 22
-"""The most processes a Linux kernel can have (PID_MAX_LIMIT); it takes no higher limit."""
+"""The highest number of processes of a Linux kernel (PID_MAX_LIMIT), which accepts no higher limit."""
 _PIDS = re.compile(r"0*([1-9][0-9]{0,6})\Z")
 _BYTES = re.compile(r"(0x[0-9a-f]+|0[0-7]*|[1-9][0-9]*|)([KMGTPE]?)\Z", re.IGNORECASE)
 _SHIFTS = {unit: 10 * power for power, unit in enumerate(("", *"KMGTPE"))}
@@ -32,7 +32,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def check_unified(unified: Mapping[str, str], *, field: str) -> None:
-    """Check names and values of files of version 2."""
+    """Check the names and values of version 2 files."""
     if len(unified) > MAX_KEYS:
         raise InvalidArgument(f"{field} has {len(unified)} keys, at most {MAX_KEYS} are allowed")
     for key, value in unified.items():
@@ -53,15 +53,15 @@ def _is_limit(key: str) -> bool:
 
 def _check_pids(value: str, *, field: str) -> None:
     number = _PIDS.match(value)
-    # With 0, which Docker reads as no limit, not even the first process could be started.
+    # 0 would not allow even the first process, and Docker takes it for no limit.
     if value != "max" and (not number or int(number[1]) > MAX_PIDS):
         raise InvalidArgument(f"{field} {value[:20]!r} is neither a number from 1 to {MAX_PIDS} nor max")
 
 
 def bytes_from_limit(text: str) -> int | None:
-    """Read what is written to a file such as `memory.max` as the kernel does; None for `max` and what it refuses.
+    """Parse a value for a file such as `memory.max` as the kernel does; None for `max` and for what the kernel refuses.
 
-    Numbers are those of C, units powers of 1024, nothing at all is 0, and what has more than 64 bits wraps around.
+    Numbers are written as in C, units are powers of 1024, an empty text is 0, and more than 64 bits wrap around.
     """
     parsed = _BYTES.match(text.strip())
     if not parsed:
@@ -72,20 +72,22 @@ def bytes_from_limit(text: str) -> int | None:
 
 
 def huge_page_limits(limits: Iterable[pb.HugepageLimit], *, field: str) -> dict[str, int]:
-    """Return bytes by size of the page, as the kernel names it: `2MB`, however it is spelled (`2Mi`, `2048KB`)."""
+    """Return the limits in bytes by the kernel's name of the page size: `2MB` for `2Mi`, `2048KB` and so on."""
     found: dict[str, int] = {}
-    for index, one in enumerate(limits):
-        size = page_size_name(one.page_size)
+    for index, each in enumerate(limits):
+        size = page_size_name(each.page_size)
         if not size:
-            raise InvalidArgument(f"{field}[{index}].page_size {one.page_size[:40]!r} is not a size such as 2MB or 1GB")
+            raise InvalidArgument(
+                f"{field}[{index}].page_size {each.page_size[:40]!r} is not a size such as 2MB or 1GB"
+            )
         if size in found:
-            raise InvalidArgument(f"{field}[{index}].page_size {one.page_size!r} is limited twice")
-        found[size] = one.limit
+            raise InvalidArgument(f"{field}[{index}].page_size {each.page_size!r} is limited twice")
+        found[size] = each.limit
     return found
 
 
 def page_size_name(text: str) -> str:
-    """Return the kernel's name of a page size, empty for what is none. Pages are powers of two."""
+    """Return the kernel's name of a page size; empty if `text` is not a size or not a power of two."""
     parsed = _PAGE_SIZE.match(text)
     size = int(parsed[1]) * _UNITS[parsed[2]] if parsed else 0
     if size == 0 or size & (size - 1):

@@ -1,7 +1,7 @@
-"""The formats of control group files, text to values. Pure, and no error: what cannot be read is None or left out.
+"""Parses the files of control groups. Pure. Never raises: an unreadable value is None or left out.
 
-A group can vanish while its files are read, and a file of the kernel comes in one piece or not at all, but a copy of
-one may be cut short: the lines that are whole count.
+A group can disappear while its files are read. The kernel returns a file whole or not at all, but a copy of a file may
+be cut short, so only complete lines count.
 """
 
 import functools
@@ -13,23 +13,23 @@ from shim.base.proc import lines
 from shim.cgroup.figures import NO_LIMIT, Io, Pressure, Psi
 
 UNLIMITED = 1 << 62
-"""From here on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
+"""A version 1 limit from here on means no limit: the kernel writes the largest multiple of a page."""
 
 _MICROSECOND = 1000
 _MAX_NUMBERS = 1 << 16
-"""More CPUs, and memory nodes, than a kernel can be built for."""
+"""More CPUs or memory nodes than a kernel can be built for."""
 _AVERAGE = rb"(\d+\.\d+)"
 _PSI_LINE = re.compile(
     rb"^(some|full) avg10=%b avg60=%b avg300=%b total=(\d{1,20})$" % (_AVERAGE, _AVERAGE, _AVERAGE), re.MULTILINE
 )
 _KNOWN_PRESSURES = 1024
-"""Texts of pressure files whose values are kept: most groups wait for nothing, so that theirs does not change."""
+"""Parsed pressure files in the cache: most groups never stall, so their files do not change."""
 _LARGEST = (1 << 64) - 1
-"""What the messages of the CRI can hold, and the kernel counts in."""
+"""The highest count of the kernel and of the CRI's messages."""
 
 
 def number(text: bytes | None) -> int | None:
-    """Read a file, or a word, that is one count. None for `max`, for what is no number, and for nothing."""
+    """Parse a count; None for `max`, an empty text, a negative number or any other text."""
     if not text:
         return None
     try:
@@ -40,13 +40,13 @@ def number(text: bytes | None) -> int | None:
 
 
 def limit(text: bytes | None) -> int | None:
-    """Read a limit; None when there is none, in either version's spelling."""
+    """Parse a limit of either version; None for no limit."""
     value = number(text)
     return None if value is None or value >= UNLIMITED else value
 
 
 def parse_limit(text: bytes | None) -> int | None:
-    """Read a limit, in either version's spelling. Return NO_LIMIT for none, None for one that cannot be read."""
+    """Parse a limit of either version; NO_LIMIT for no limit, None if it is unreadable."""
     word = (text or b"").strip()
     if word in {b"max", b"-1"}:
         return NO_LIMIT
@@ -55,12 +55,12 @@ def parse_limit(text: bytes | None) -> int | None:
 
 
 def line(text: bytes | None) -> str | None:
-    """Read a file that is one text, which may be empty."""
+    """Decode a file of one line, which may be empty."""
     return None if text is None else text.decode(errors="replace").strip()
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Read a list of CPUs or memory nodes, such as `0-3,8`; what is none counts as empty."""
+    """Parse a list of CPUs or memory nodes, such as `0-3,8`; skip other parts."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -70,21 +70,21 @@ def numbers(text: str) -> frozenset[int]:
 
 
 def flat(text: bytes | None) -> dict[bytes, bytes]:
-    """Read a file of `key value` lines; values stay text, since few of many are wanted."""
+    """Parse a file of `key value` lines; values stay bytes, since callers need few of them."""
     whole, _, _ = (text or b"").rpartition(b"\n")
     words = whole.split()
     return dict(zip(words[::2], words[1::2], strict=False))
 
 
 def microseconds(text: bytes | None) -> int | None:
-    """Read a time in microseconds as nanoseconds."""
+    """Parse a time in microseconds; return nanoseconds."""
     value = number(text)
     return None if value is None else min(value * _MICROSECOND, _LARGEST)
 
 
 @functools.lru_cache(_KNOWN_PRESSURES)
 def psi(text: bytes | None) -> Psi | None:
-    """Read a pressure file; None without its `some` line, such as where the kernel was started without PSI."""
+    """Parse a pressure file; None without a `some` line, as with a kernel that was started without PSI."""
     found = {line[0]: _pressure(line) for line in _PSI_LINE.findall(text or b"")}
     some = found.get(b"some")
     return None if some is None else Psi(some, found.get(b"full"))
@@ -96,21 +96,21 @@ def _pressure(line: tuple[bytes, ...]) -> Pressure:
 
 
 def io_stat(text: bytes | None) -> list[Io]:
-    """Read `io.stat` of version 2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`."""
+    """Parse `io.stat` of version 2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`."""
     found = []
     for line in lines(text or b""):
         device, *pairs = line.split() or [b""]
         values = dict(pair.partition(b"=")[::2] for pair in pairs)
         counts = [number(values.get(key)) for key in (b"rbytes", b"wbytes", b"rios", b"wios")]
         numbers = _device(device)
-        # A device without figures is listed by its number alone.
+        # The line of a device without figures holds only its number.
         if numbers is not None and None not in counts:
             found.append(_io(numbers, [count or 0 for count in counts]))
     return found
 
 
 def blkio(*, byte_lines: bytes | None, operation_lines: bytes | None) -> list[Io]:
-    """Read `blkio.throttle.io_service_bytes` and `io_serviced` of version 1: `8:0 Read 4096`."""
+    """Parse `blkio.throttle.io_service_bytes` and `io_serviced` of version 1: `8:0 Read 4096`."""
     counts: dict[tuple[int, int], list[int]] = {}
     for table, offset in ((byte_lines, 0), (operation_lines, 2)):
         for device, operation, value in _triples(lines(table or b"")):
@@ -121,7 +121,7 @@ def blkio(*, byte_lines: bytes | None, operation_lines: bytes | None) -> list[Io
 
 
 def fullest(*counted: Iterable[Io]) -> list[Io]:
-    """Return for each device the counter that has seen the most: each begins when it is set up for the device."""
+    """Return the highest counter of each device: the counters of a device begin at different times."""
     found: dict[tuple[int, int], Io] = {}
     for io in itertools.chain(*counted):
         known = found.setdefault((io.major, io.minor), io)
@@ -131,14 +131,14 @@ def fullest(*counted: Iterable[Io]) -> list[Io]:
 
 
 def process_ids(text: bytes | None) -> list[int]:
-    """Read `cgroup.procs`."""
+    """Parse `cgroup.procs`."""
     return [int(word) for word in (text or b"").split() if word.isdigit()]
 
 
 def _triples(table: Iterable[bytes]) -> Iterable[tuple[tuple[int, int], bytes, int]]:
     for line in table:
         words = line.split()
-        # The last line is `Total` and a sum.
+        # The last line holds `Total` and a sum.
         if len(words) == 3 and (device := _device(words[0])) and (value := number(words[2])) is not None:
             yield device, words[1], value
 

@@ -1,4 +1,4 @@
-"""Where the control groups of a process are, on machines with version 1, version 2 or both (hybrid)."""
+"""Finds the control groups of a process, on machines with version 1, version 2 or both (hybrid)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from shim.cgroup.v2 import GroupV2
 from shim.domain.errors import NotFound, reason_of
 
 UNIFIED = ""
-"""Key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""
+"""The key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""
 
 
 class Group(Protocol):
-    """One control group. Every answer is read again; None, or an empty list, once the group has gone."""
+    """One control group. Each call reads the files again; a removed group answers None or an empty list."""
 
     def cpu(self) -> Cpu | None:
         """Return CPU time and pressure."""
@@ -31,11 +31,11 @@ class Group(Protocol):
         ...
 
     def memory_history(self) -> MemoryHistory:
-        """Return peak, failures and what the kernel holds."""
+        """Return the peak, failures and the kernel's memory."""
         ...
 
     def pids(self) -> Pids | None:
-        """Return tasks and their limit."""
+        """Return the number of tasks and its limit."""
         ...
 
     def io_psi(self) -> Psi | None:
@@ -47,11 +47,11 @@ class Group(Protocol):
         ...
 
     def huge_pages(self) -> list[HugePages]:
-        """Return huge pages by size; empty where the controller is off."""
+        """Return huge pages by size; empty if the controller is off."""
         ...
 
     def process_ids(self) -> list[int]:
-        """Return the processes of this group and of those below it, such as systemd makes in a container."""
+        """Return the processes of this group and its descendants, such as groups of systemd in a container."""
         ...
 
     def limits(self) -> Limits:
@@ -59,61 +59,56 @@ class Group(Protocol):
         ...
 
     def limit_files(self) -> list[str]:
-        """Return the paths of the files that an OCI runtime may write to change these, also of missing ones."""
+        """Return the paths of the files that an OCI runtime writes to change limits; some may be missing."""
         ...
 
     def cpuset(self) -> tuple[str, str]:
-        """Return CPUs and memory nodes it runs on, in a form that can be set; empty for what is unknown."""
+        """Return the CPUs and memory nodes in use, as they can be written; empty if unknown."""
         ...
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """Return path and text for a limit of memory, bytes or NO_LIMIT."""
+        """Return the path and text of a memory limit: bytes or NO_LIMIT."""
         ...
 
     def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
-        """Return path and text for a limit of memory and swap together, beside one of memory.
+        """Return the path and text of a limit of memory plus swap, given the limit of memory.
 
-        Not there on every kernel.
+        A kernel without swap accounting lacks the file.
         """
         ...
 
     def huge_page_files(self, size: str) -> list[str]:
-        """Return the paths of the limits of huge pages of a size, in use and reserved.
+        """Return the paths of the limits of used and of reserved huge pages of a size; empty without a tree for them.
 
-        Newer kernels alone have the second.
-
-        Empty where no tree could have them.
+        Older kernels lack the second file.
         """
         ...
 
     def unified_file(self, key: str) -> str:
-        """Return the path of a file of version 2 by its name; empty for a group of version 1.
-
-        The name has been checked.
-        """
+        """Return the path of a version 2 file by its name, which has been checked; empty for a group of version 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted tree: `root` is the group (proc(5): mountinfo, field 4) that is seen at `point`."""
+    """A mounted tree: `root` is the group that is visible at `point` (field 4 of mountinfo, see proc(5))."""
 
     point: str
     root: str
 
     def directory(self, group: str) -> str:
-        """Return the directory of a group as /proc/<pid>/cgroup names it."""
-        # Whole names only: of the mounted part `/a`, the group `/ab` is no part.
+        """Return the directory of a group that /proc/<pid>/cgroup names."""
+        # Compare whole names: the group `/ab` is not below `/a`.
         inside = group.removeprefix(self.root) if f"{group}/".startswith(f"{self.root}/") else group
         return f"{self.point}/{inside.strip('/')}".rstrip("/")
 
 
 Mounts = Mapping[str, Mount]
-"""Trees by controller of version 1; that of version 2 under UNIFIED."""
+"""The trees by version 1 controller, and the version 2 tree under UNIFIED."""
 
 
 def mounts_from_mountinfo(mountinfo: bytes) -> Mounts:
-    """Read which trees are mounted; of a tree that is mounted twice, the first place counts."""
+    """Return the mounted trees; the first mount of a tree counts."""
     found: dict[str, Mount] = {}
     for each in proc.mounts(mountinfo):
         if each.kind not in {b"cgroup", b"cgroup2"}:
@@ -125,12 +120,12 @@ def mounts_from_mountinfo(mountinfo: bytes) -> Mounts:
 
 
 def _controllers(options: Mapping[str, str]) -> list[str]:
-    """Return the controllers among the options of a tree of version 1; one without any has a name."""
+    """Return the controllers among the mount options of a version 1 tree, or its name if it has no controllers."""
     return [f"{option}={value}" if value else option for option, value in options.items()]
 
 
 def groups_from_proc(table: bytes) -> dict[str, str]:
-    """Read /proc/<pid>/cgroup: the group of the process by controller, that of version 2 under UNIFIED."""
+    """Parse /proc/<pid>/cgroup: the group of the process by controller, and its version 2 group under UNIFIED."""
     found = {}
     for line in proc.lines(table):
         _, _, rest = line.partition(b":")
@@ -140,9 +135,9 @@ def groups_from_proc(table: bytes) -> dict[str, str]:
 
 
 def group_at(groups: Mapping[str, str], mounts: Mounts) -> Group:
-    """Return the group with these paths, of the version that counts memory on this machine.
+    """Return the group with these paths, in the version that accounts for memory on this machine.
 
-    Raise NotFound when memory is not counted for it in any mounted tree.
+    Raise NotFound if no mounted tree accounts for the group's memory.
     """
     if "memory" in mounts and "memory" in groups:
         return _group_v1(groups, mounts)
@@ -151,10 +146,10 @@ def group_at(groups: Mapping[str, str], mounts: Mounts) -> Group:
     raise NotFound("no cgroup tree that counts memory is mounted")
 
 
-def belonging_to(groups: Mapping[str, str], name: str) -> dict[str, str]:
-    """Cut paths behind the part that holds `name`; those without it stay.
+def cut_behind(groups: Mapping[str, str], name: str) -> dict[str, str]:
+    """Cut each path behind its first part that contains `name`; paths without `name` stay.
 
-    A container's first process may have moved into a group of its own below, as systemd in a container does.
+    The first process of a container may be in a subgroup, as systemd in a container is.
     """
     cut = {}
     for controller, path in groups.items():
@@ -164,24 +159,24 @@ def belonging_to(groups: Mapping[str, str], name: str) -> dict[str, str]:
     return cut
 
 
-def above(groups: Mapping[str, str]) -> dict[str, str]:
-    """Return the paths of the groups around these: of a container's, the pod's."""
+def parents(groups: Mapping[str, str]) -> dict[str, str]:
+    """Return the paths of the parent groups: for a container's groups, those of its pod."""
     return {controller: path.rstrip("/").rpartition("/")[0] or "/" for controller, path in groups.items()}
 
 
 def slice_path(name: str) -> str:
-    """Return the path of a systemd slice: each dash of its name is a level (systemd.slice(5))."""
+    """Return the path of a systemd slice: each dash in its name adds a level (systemd.slice(5))."""
     parts = name.removesuffix(".slice").split("-")
     return "".join(f"/{'-'.join(parts[:end])}.slice" for end in range(1, len(parts) + 1))
 
 
 def this_machines_mounts() -> Mounts:
-    """Read which trees this process sees."""
+    """Return the trees that this process sees."""
     return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_bytes())
 
 
 def groups_of_process(pid: int) -> dict[str, str]:
-    """Read the groups of a process. Raise NotFound when it has ended."""
+    """Return the groups of a process. Raise NotFound if it has exited."""
     try:
         return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_bytes())
     except OSError as error:
@@ -189,13 +184,13 @@ def groups_of_process(pid: int) -> dict[str, str]:
 
 
 def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:
-    """Return the paths of the group that was made for a container, `name` its full id, whose first process this is.
+    """Return the paths of the groups made for a container, by its full id `name` and its first process `pid`.
 
-    A tree in which the process is elsewhere counts as not mounted: that group is not the container's, and may be the
-    whole machine's. Raise NotFound when the process has ended, or is in no such group where memory is counted; one that
-    is ending has left its groups of version 1, and not that of version 2.
+    Leaves out a tree in which the process is in another group, which may be the root of the whole machine. Raise
+    NotFound if the process has exited, or is not in the container's group in the tree that accounts for memory. An
+    exiting process has left its version 1 groups, but not its version 2 group.
     """
-    groups = belonging_to(groups_of_process(pid), name)
+    groups = cut_behind(groups_of_process(pid), name)
     own = {controller: path for controller, path in groups.items() if name in path}
     if ("memory" if "memory" in mounts else UNIFIED) not in own:
         raise NotFound(f"process {pid} is in no control group of container {name}")
@@ -207,8 +202,8 @@ def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
         known = controller in groups and controller in mounts
         return mounts[controller].directory(groups[controller]) if known else ""
 
-    # The unified tree of a hybrid machine counts only where there is a group of the same name in it; else the
-    # process is in its root, whose pressure is that of the whole machine.
+    # On a hybrid machine the unified tree counts only if it has a group of the same name. Otherwise the process is
+    # in the root group, which reports the pressure of the whole machine.
     own = groups.get(UNIFIED, "/").rpartition("/")[2] == groups["memory"].rpartition("/")[2] != ""
     return GroupV1(
         cpu_directory=directory("cpu"),

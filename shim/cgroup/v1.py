@@ -1,17 +1,17 @@
-"""A group of version 1: one directory for each controller (Documentation/admin-guide/cgroup-v1 of the kernel)."""
+"""A group of version 1: a directory for each controller (Documentation/admin-guide/cgroup-v1 of the kernel)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shim.cgroup import parse
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import OpenFiles, names, read, read_list, with_those_below
+from shim.cgroup.files import OpenFiles, names, read, read_list, with_descendants
 from shim.cgroup.parse import number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupV1:
-    """A group of version 1. Directories of the controllers, empty for one that is not mounted."""
+    """A group of version 1: the directories of its controllers, empty for a controller that is not mounted."""
 
     cpu_directory: str
     cpuacct: str
@@ -21,9 +21,9 @@ class GroupV1:
     hugetlb: str
     cpuset_directory: str = ""
     unified: str = ""
-    """Directory in the version 2 tree of a hybrid machine, where pressure is reported; empty without one of its own."""
+    """The group's directory in the version 2 tree of a hybrid machine, which reports pressure; empty if it has none."""
     cpu_files: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
-    """Those that are read for every answer."""
+    """Files that are read for every answer."""
 
     def cpu(self) -> Cpu | None:
         """Return CPU time and pressure."""
@@ -44,7 +44,7 @@ class GroupV1:
     def memory(self) -> Memory | None:
         """Return memory and swap in use.
 
-        Two files: memory.stat has limits and swap too, as narrowed by the groups above.
+        Reads two files: memory.stat also has swap, and the limits as its parent groups narrow them.
         """
         usage = number(read(f"{self.memory_directory}/memory.usage_in_bytes"))
         if usage is None:
@@ -91,7 +91,7 @@ class GroupV1:
         return self._psi("io")
 
     def io(self) -> list[Io]:
-        """Return block I/O by device, as a limiter and a scheduler count it: neither does so for every device."""
+        """Return block I/O by device, from the counters of throttling and of BFQ: each misses some devices."""
         return parse.fullest(self._io_counted_by("throttle"), self._io_counted_by("bfq"))
 
     def huge_pages(self) -> list[HugePages]:
@@ -108,8 +108,8 @@ class GroupV1:
         return found
 
     def process_ids(self) -> list[int]:
-        """Return the processes of this group and of those below it."""
-        directories = with_those_below(self.memory_directory)
+        """Return the processes of this group and its descendants."""
+        directories = with_descendants(self.memory_directory)
         return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
@@ -126,7 +126,7 @@ class GroupV1:
         )
 
     def limit_files(self) -> list[str]:
-        """Return the paths of the files that an OCI runtime may write to change these."""
+        """Return the paths of the files that an OCI runtime writes to change limits."""
         found = {
             self.cpu_directory: ("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"),
             self.cpuset_directory: ("cpuset.cpus", "cpuset.mems"),
@@ -136,36 +136,36 @@ class GroupV1:
         return [f"{directory}/{name}" for directory, files in found.items() if directory for name in files]
 
     def cpuset(self) -> tuple[str, str]:
-        """Return CPUs and memory nodes it runs on."""
+        """Return the CPUs and memory nodes in use."""
         found = [parse.line(read(f"{self.cpuset_directory}/cpuset.{name}")) for name in ("cpus", "mems")]
         return found[0] or "", found[1] or ""
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """Return path and text for a limit of memory."""
+        """Return the path and text of a memory limit."""
         return f"{self.memory_directory}/memory.limit_in_bytes", str(memory)
 
     def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:  # noqa: ARG002 - as in `Group`
-        """Return path and text for a limit of memory and swap together."""
+        """Return the path and text of a limit of memory plus swap."""
         return f"{self.memory_directory}/memory.memsw.limit_in_bytes", str(memory_swap)
 
     def huge_page_files(self, size: str) -> list[str]:
         """Return the paths of the limits of huge pages of a size.
 
-        On a hybrid machine the controller may be in the tree of version 2.
+        A hybrid machine may have the controller in its version 2 tree.
         """
         if self.hugetlb:
             return [f"{self.hugetlb}/hugetlb.{size}.{name}" for name in ("limit_in_bytes", "rsvd.limit_in_bytes")]
         return [f"{self.unified}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")] if self.unified else []
 
     def unified_file(self, key: str) -> str:  # noqa: ARG002 - as in `Group`
-        """Return the path of a file of version 2 by its name."""
+        """Return an empty path: this version lacks the file."""
         return ""
 
     def _io_counted_by(self, policy: str) -> list[Io]:
         sizes = read(f"{self.blkio}/blkio.{policy}.io_service_bytes_recursive") or b""
-        # Most groups have no line of a device: then the other file is not worth reading.
+        # Most groups have no line for any device, and then the other file need not be read.
         operations = read(f"{self.blkio}/blkio.{policy}.io_serviced_recursive") if b":" in sizes else None
         return parse.blkio(byte_lines=sizes, operation_lines=operations)
 
-    def _psi(self, what: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
-        return parse.psi(reading(f"{self.unified}/{what}.pressure")) if self.unified else None
+    def _psi(self, resource: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
+        return parse.psi(reading(f"{self.unified}/{resource}.pressure")) if self.unified else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shim.cgroup import parse
 from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import OpenFiles, names, read, read_list, with_those_below
+from shim.cgroup.files import OpenFiles, names, read, read_list, with_descendants
 from shim.cgroup.parse import number
 
 
@@ -15,7 +15,7 @@ class GroupV2:
 
     directory: str
     cpu_files: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
-    """Those that are read for every answer."""
+    """Files that are read for every answer."""
 
     def cpu(self) -> Cpu | None:
         """Return CPU time and pressure."""
@@ -94,8 +94,8 @@ class GroupV2:
         return found
 
     def process_ids(self) -> list[int]:
-        """Return the processes of this group and of those below it."""
-        directories = with_those_below(self.directory)
+        """Return the processes of this group and its descendants."""
+        directories = with_descendants(self.directory)
         return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
@@ -116,21 +116,21 @@ class GroupV2:
         )
 
     def limit_files(self) -> list[str]:
-        """Return the paths of the files that an OCI runtime may write to change these."""
+        """Return the paths of the files that an OCI runtime writes to change limits."""
         files = ("cpu.max", "cpu.weight", "cpuset.cpus", "cpuset.mems", "memory.max", "memory.swap.max", "pids.max")
         return [f"{self.directory}/{name}" for name in files]
 
     def cpuset(self) -> tuple[str, str]:
-        """Return CPUs and memory nodes it runs on."""
+        """Return the CPUs and memory nodes in use."""
         found = [parse.line(read(f"{self.directory}/cpuset.{name}.effective")) for name in ("cpus", "mems")]
         return found[0] or "", found[1] or ""
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """Return path and text for a limit of memory."""
+        """Return the path and text of a memory limit."""
         return f"{self.directory}/memory.max", _limit_text(memory)
 
     def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
-        """Return path and text for a limit of memory and swap together."""
+        """Return the path and text of a limit of memory plus swap."""
         swap = NO_LIMIT if memory_swap == NO_LIMIT else memory_swap - memory
         return f"{self.directory}/memory.swap.max", _limit_text(swap)
 
@@ -139,11 +139,11 @@ class GroupV2:
         return [f"{self.directory}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")]
 
     def unified_file(self, key: str) -> str:
-        """Return the path of a file of version 2 by its name."""
+        """Return the path of a version 2 file by its name."""
         return f"{self.directory}/{key}"
 
-    def _psi(self, what: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
-        return parse.psi(reading(f"{self.directory}/{what}.pressure"))
+    def _psi(self, resource: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
+        return parse.psi(reading(f"{self.directory}/{resource}.pressure"))
 
 
 def _limit_text(value: int) -> str:

@@ -1,4 +1,4 @@
-"""Writing the files of a control group, and putting them back as they were."""
+"""Writes the files of a control group, and restores their former content."""
 
 import errno
 import os
@@ -14,31 +14,27 @@ _REFUSED_VALUE = frozenset({errno.EINVAL, errno.ERANGE, errno.E2BIG})
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What a file is to hold."""
+    """A value for a file."""
 
     path: str
     text: str
     field: str
-    """Of the request that asked for it."""
+    """The field of the request that sets the value."""
     optional: bool = False
-    """Whether a kernel without this file does as well."""
+    """Whether the write may be skipped if the kernel lacks the file."""
 
 
-def check_there(writes: Iterable[Write]) -> None:
-    """Check that every file that is needed is there and may be written.
-
-    Raise FailedPrecondition, which names the first other.
-    """
+def check_writable(writes: Iterable[Write]) -> None:
+    """Check that every required file is writable. Raise FailedPrecondition for the first that is not."""
     for write in writes:
         if not write.optional and not os.access(write.path, os.W_OK):
-            raise FailedPrecondition(f"{write.field}: this node has no {_shown(write.path)} to write to")
+            raise FailedPrecondition(f"{write.field}: this node has no {_name(write.path)} to write to")
 
 
 def write_all(writes: Sequence[Write]) -> bool:
-    """Write in order; False when the group has gone, and with it what was to be limited.
+    """Write in order; return False if the group is gone, so that nothing is left to limit.
 
-    Raise InvalidArgument, which names the field whose value the kernel does not take, FailedPrecondition the file that
-    cannot be written.
+    Raise InvalidArgument if the kernel refuses a value, FailedPrecondition if a file cannot be written.
     """
     for write in writes:
         try:
@@ -53,21 +49,19 @@ def write_all(writes: Sequence[Write]) -> bool:
 
 
 def contents(paths: Iterable[str]) -> dict[str, bytes]:
-    """Read files to put back later; those that are not there are left out."""
+    """Return the content of files, for `restore`; missing files are left out."""
     return {path: content for path in paths if (content := read(path)) is not None}
 
 
-def put_back(former: Mapping[str, bytes]) -> None:
-    """Write the former content back to files.
+def restore(former: Mapping[str, bytes]) -> None:
+    """Write the former content back to files; a removed group is no error.
 
-    Raise ShimError, which names one that does not; a group that has gone is fine.
-
-    One file may refuse its value until another has its own back (a limit of memory that is not to be above that of
-    memory and swap): so again, as long as it helps.
+    A file may refuse its value until another file has been restored: the limit of memory may not exceed the limit of
+    memory plus swap. So this repeats while it makes progress. Raise ShimError, which names a file that keeps its value.
     """
     different = _different(former)
     while different:
-        failed = _written_back(different)
+        failed = _write_back(different)
         left = _different(different)
         if len(left) == len(different):
             path = min(left)
@@ -79,10 +73,11 @@ def _different(former: Mapping[str, bytes]) -> dict[str, bytes]:
     return {path: content for path, content in former.items() if (now := read(path)) is not None and now != content}
 
 
-def _written_back(former: Mapping[str, bytes]) -> dict[str, str]:
+def _write_back(former: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the cause of each failure by path."""
     failed = {}
     for path, content in former.items():
-        # Files with a line for each device take one at a time.
+        # A file with a line for each device accepts one line in a write.
         for line in lines(content) or [b""]:
             try:
                 _write(path, line + b"\n")
@@ -102,11 +97,12 @@ def _write(path: str, content: bytes) -> None:
 def _refusal(write: Write, error: OSError) -> ShimError:
     reason = reason_of(error)
     kind = InvalidArgument if error.errno in _REFUSED_VALUE else FailedPrecondition
-    return kind(f"{write.field}: write {write.text!r} to {_shown(write.path)}: {reason}")
+    return kind(f"{write.field}: write {write.text!r} to {_name(write.path)}: {reason}")
 
 
-def _shown(path: str) -> str:
-    """Return the file's own name: the directory holds the id, which the message has elsewhere."""
+def _name(path: str) -> str:
+    """Return the name of a file without its directory, which holds the container's id: the message has it already."""
+
     return path.rpartition("/")[2]
 
 

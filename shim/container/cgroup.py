@@ -9,7 +9,7 @@ from shim.base.process import open_process
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
 from shim.cgroup.places import Group
-from shim.cgroup.writes import Write, check_there, write_all
+from shim.cgroup.writes import Write, check_writable, write_all
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.spec.resources import check_memory, is_small, known_resources
@@ -41,7 +41,7 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
         group = rt.cgroups.find(sandbox.id, pid=sandbox.state.pid)
     except NotFound:
         return
-    check_there(writes_beyond_docker(resources, group, field=field))
+    check_writable(writes_beyond_docker(resources, group, field=field))
 
 
 def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:

@@ -12,7 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.rollback import Rollback
 from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
-from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
+from shim.cgroup.writes import Write, check_writable, contents, restore, write_all
 from shim.container.cgroup import check_unified_possible, ends, group_to_write, wanted_resources, writes_beyond_docker
 from shim.container.change import changing
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
@@ -106,7 +106,7 @@ def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRe
     check_memory(wanted, field=FIELD)
     group = group_to_write(rt, record, resources=wanted)
     writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
-    check_there(writes)
+    check_writable(writes)
     _check_usage(linux, group, record)
     body = {**update_fields(linux, wanted=wanted), **limits.docker}
     with Rollback(f"update of container {record.id}") as rollback:
@@ -205,7 +205,7 @@ def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former:
     with ExitStack() as undoing:
         undoing.callback(rt.view.refresh_container, record.id)
         undoing.callback(rt.limits.put, record.id, former.kept)
-        undoing.callback(put_back, former.files)
+        undoing.callback(restore, former.files)
         undoing.callback(_undo_docker, rt, record, body=body, former=former)
 
 

@@ -22,7 +22,7 @@ import structlog
 from shim.base import atomic_files, deadline
 from shim.base.decoding import prepare_types
 from shim.base.deferred_checks import DeferredChecks
-from shim.cgroup.memory_kills import MemoryKills
+from shim.cgroup.kernel_log import OomKills
 from shim.checkpoint import root as state
 from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
@@ -325,7 +325,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             restrict_oom_score_adj=config.restrict_oom_score_adj,
             kept=EngineStore(config.root_directory / state.ENGINE),
         )
-        kills = MemoryKills()
+        kills = OomKills()
         kills.start()
         ending.callback(kills.stop)
         view = NodeView(engine, logs=logs, kills=kills, docker_root=lambda: facts.info().docker_root_dir)

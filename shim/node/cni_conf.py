@@ -1,4 +1,4 @@
-"""The CNI configuration that this server writes itself, for nodes without a network add-on."""
+"""Writes the CNI configuration of a node without a network add-on, from the template of `cni_conf_template`."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,23 +14,23 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 from shim.hostfs.client import HostCall, call_here
 
 TEMPLATE_LIMIT = 64 << 10
-"""Most bytes of the template: what is made of it goes in one message to the helper process."""
+"""Bytes of the template: its result must fit in one message to the helper process."""
 
-_ANY = ("10.244.0.0/24", "fd00:10:244::/64")
-"""Ranges to try a template with."""
+_SAMPLE_RANGES = ("10.244.0.0/24", "fd00:10:244::/64")
+"""Ranges for the check of a template."""
 
 log = structlog.get_logger(__name__)
 
 
 def prepare_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = call_here) -> None:
-    """Write the configuration at the start, if ranges are known; one for ranges that are not known any more goes.
+    """Check the template and write the configuration when the server starts; without `ranges` remove the file.
 
-    FailedPrecondition where the template cannot be read, InvalidArgument where it is wrong, also without ranges.
-    `call` is how the template and the directory are used, and raises DeadlineExceeded where one of them hangs.
+    Raise FailedPrecondition if the template cannot be read, InvalidArgument if it is wrong. `call` reaches the template
+    and the directory, and raises DeadlineExceeded if the access hangs.
     """
     if not config.cni_conf_template:
         return
-    _render(config, ranges=_ANY, call=call)
+    _render(config, ranges=_SAMPLE_RANGES, call=call)
     if ranges:
         write_cni_conf(config, ranges=ranges, call=call)
     else:
@@ -39,10 +39,9 @@ def prepare_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = 
 
 
 def write_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = call_here) -> None:
-    """Write the configuration for these ranges, where the setting asks for one; the same again changes nothing.
+    """Write the configuration for these ranges, unless the file has it already or no template is configured.
 
-    FailedPrecondition or InvalidArgument as above; ShimError or ResourceExhausted when the disk does not take it.
-    `call` as above.
+    Errors and `call` as for `prepare_cni_conf`; ShimError or ResourceExhausted if the file cannot be written.
     """
     if not config.cni_conf_template or not ranges:
         return

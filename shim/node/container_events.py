@@ -12,14 +12,14 @@ from shim.view.records import Change, ContainerRecord, SandboxRecord
 
 
 def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
-    """Yield each step of each pod sandbox and container from now on, once and in order, until the client goes.
+    """Yield each change of each pod sandbox and container from now on, once and in order, until the client leaves.
 
-    A client has taken an event when it asks for the next one: gRPC does once the event is on its way to the socket.
+    A client has taken an event when it asks for the next event: gRPC does so once the event is on its way to the
+    socket. Each event carries the state of the whole pod at the time of sending, so that the client need not ask. The
+    exception is the removal of a sandbox whose pod has another sandbox.
 
-    Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask; only
-    the removal of a sandbox whose pod has another one comes without. The stream ends with Unavailable when Docker is
-    lost, and with ResourceExhausted for a client that does not keep up: either way the client has to list again, since
-    a stream that merely went on would hide the gap.
+    Raise Unavailable when the connection to Docker is lost, and ResourceExhausted if the client does not keep up. In
+    both cases the client has to list again: a stream that continued would hide the gap.
     """
     with rt.view.subscribe() as changes:
         while True:
@@ -30,10 +30,10 @@ def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
 
 @contextmanager
 def events_first(rt: Runtime) -> Iterator[None]:
-    """Wait at the end of the block, however it ends, until all streams have taken the events of what was done in it.
+    """Wait at the end of the block, also after an error, until all streams have taken the events of its changes.
 
-    A kubelet takes an event for newer than every answer. One that receives the event of a start only after
-    its answer sees a pod without that container, and makes it again.
+    The kubelet assumes that an event is newer than any reply. If STARTED arrives after the reply of the RPC, the
+    kubelet sees a pod without the container and creates it again.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def events_first(rt: Runtime) -> Iterator[None]:
 def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
     """Return the event of a change.
 
-    What came before the loss of Docker is still to be sent after it, so the pod is as last known.
+    Uses the last known records, since changes before a loss of Docker are still sent after it.
     """
     record = change.record
     sandbox = _sandbox_of(rt, change)
@@ -59,10 +59,10 @@ def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
 
 
 def _sandbox_of(rt: Runtime, change: Change) -> SandboxRecord | None:
-    """Return the sandbox whose state goes with a change.
+    """Return the sandbox whose state the event carries.
 
-    None for a removed one whose pod has another: a kubelet that gets it forgets the whole pod, and makes it once more
-    beside the one that runs. It passes over events without a state.
+    None for a removed sandbox whose pod has another sandbox: on such a state the kubelet would forget the whole pod and
+    create it a second time. It ignores events without a state.
     """
     record = change.record
     if isinstance(record, ContainerRecord):
@@ -73,6 +73,6 @@ def _sandbox_of(rt: Runtime, change: Change) -> SandboxRecord | None:
 
 
 def _has_other_sandbox(rt: Runtime, removed: SandboxRecord) -> bool:
-    """Whether the pod of a removed sandbox has another. Those without a uid, which crictl makes, share no pod."""
+    """Return whether the pod of a removed sandbox has another. Sandboxes without a uid (crictl) share no pod."""
     uid = removed.config.metadata.uid
     return bool(uid) and any(other.id != removed.id for other in rt.view.last_known_sandboxes_of(uid))

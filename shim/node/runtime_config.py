@@ -8,11 +8,11 @@ _DRIVERS = {"systemd": pb.SYSTEMD, "cgroupfs": pb.CGROUPFS}
 
 
 def runtime_config(rt: Runtime) -> pb.RuntimeConfigResponse:
-    """Return the cgroup driver that Docker uses; by its last answer while it does not answer.
+    """Return Docker's cgroup driver, from its last answer if it does not answer now.
 
-    FailedPrecondition for a daemon without cgroups, Unavailable for one that has never answered.
+    Raise FailedPrecondition if Docker uses no cgroups, Unavailable if it has never answered.
     """
     driver = rt.facts.cgroup_driver()
     if driver not in _DRIVERS:
-        raise FailedPrecondition(f"docker uses the cgroup driver {driver!r}, pods need systemd or cgroupfs")
+        raise FailedPrecondition(f"Docker uses the cgroup driver {driver!r}, pods need systemd or cgroupfs")
     return pb.RuntimeConfigResponse(linux=pb.LinuxRuntimeConfiguration(cgroup_driver=_DRIVERS[driver]))

@@ -15,19 +15,19 @@ RUNTIME_READY = "RuntimeReady"
 NETWORK_READY = "NetworkReady"
 STREAMING_ADDRESS_READY = "StreamingAddressReady"
 METRICS_READY = "MetricsReady"
-"""This one and the one before are there only while they are false; a kubelet takes no notice of them."""
+"""StreamingAddressReady and MetricsReady are reported only while they are false; the kubelet ignores them."""
 
 OUTAGE_SECONDS = 30.0
-"""How long the view may be out of sync before a Docker that answers pings counts as hung nevertheless. A list of all
-containers after a restart of Docker takes a few seconds, on a slow machine with hundreds of them some more."""
+"""How long the view may be out of sync before Docker counts as hung although it answers pings. Listing all containers
+after a restart of Docker takes a few seconds, more on a slow machine with hundreds of containers."""
 
 
 def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
-    """Return the readiness of Docker and of the pod network, within 5 s, with reasons. Not to be ready is no error."""
+    """Return within 5 s whether Docker and the pod network are ready, and why not. Not being ready is no error."""
     network = rt.cni.networks.status()
     runtime = _runtime_condition(rt)
     engine = rt.facts.info() if runtime.status else EngineInfo()
-    no_user_namespaces = rt.user_namespaces.known_problem() if runtime.status else "docker is not ready"
+    no_user_namespaces = rt.user_namespaces.known_problem() if runtime.status else "Docker is not ready"
     conditions = [
         runtime,
         pb.RuntimeCondition(type=NETWORK_READY, status=network.ready, reason=network.reason, message=network.message),
@@ -50,10 +50,10 @@ def _runtime_condition(rt: Runtime) -> pb.RuntimeCondition:
     try:
         rt.facts.check_answers()
     except ShimError as error:
-        deadline.current().check("ask docker whether it is ready")  # a client that has gone gets no answer
+        deadline.current().check("ask Docker whether it is ready")  # raises if the client has left
         return _not_ready(str(error))
     if outage := rt.view.long_outage(seconds=OUTAGE_SECONDS):
-        return _not_ready(f"docker answers a ping, but its containers have not been known for long: {outage}")
+        return _not_ready(f"Docker answers pings, but its containers have been unknown for long: {outage}")
     return pb.RuntimeCondition(type=RUNTIME_READY, status=True)
 
 
@@ -62,7 +62,7 @@ def _not_ready(message: str) -> pb.RuntimeCondition:
 
 
 def _runtime_handlers(engine: EngineInfo, *, user_namespaces: bool) -> list[pb.RuntimeHandler]:
-    """Return the default, under the empty name, and every runtime of the daemon."""
+    """Return Docker's default runtime under the empty name, and all of its runtimes."""
     runtimes = engine.runtimes or {}
     named = {name: runtime for name, runtime in sorted(runtimes.items()) if name != ORDERED_RUNTIME}
     if engine.default_runtime in runtimes:
@@ -81,8 +81,8 @@ def _runtime_handlers(engine: EngineInfo, *, user_namespaces: bool) -> list[pb.R
 
 def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str:
     shown = {
-        "sandboxImage": rt.config.pod_infra_container_image,  # kubeadm compares it with the one it would use
-        # critest tests whether the file system of the parent can map ids: there Docker keeps the roots of containers.
+        "sandboxImage": rt.config.pod_infra_container_image,  # kubeadm compares it with its own pause image
+        # critest tests whether the parent directory, which holds the roots of containers, can map ids.
         "stateDir": engine.docker_root_dir and f"{engine.docker_root_dir}/containers",
         "version": shim.__version__,
         "config": msgspec.to_builtins(rt.config, enc_hook=str),
@@ -97,5 +97,5 @@ def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str
 
 
 def _nri(rt: Runtime) -> dict[str, object]:
-    """Return the plugins of NRI, in the order in which they are asked, and why others cannot connect."""
+    """Return the NRI plugins in the order in which they are called, and why other plugins cannot connect."""
     return {"enabled": rt.config.nri, "plugins": rt.nri.rows(), "problem": rt.nri.problem}

@@ -6,9 +6,9 @@ from shim.runtime import Runtime
 
 
 def update_runtime_config(rt: Runtime, *, network_config: pb.NetworkConfig) -> None:
-    """Take over the pod address ranges of this node; empty changes nothing.
+    """Store the pod address ranges of this node, for CNI plugins with `ipRanges` and for `cni_conf_template`.
 
-    They are for plugins that declare `ipRanges`, and for the configuration that `cni_conf_template` asks for.
+    An empty range changes nothing.
     """
     if network_config.pod_cidr:
         rt.cni.pod_cidr.update(network_config.pod_cidr)

@@ -5,17 +5,18 @@ from shim.api.v1 import api_pb2 as pb
 from shim.runtime import Runtime
 
 KUBELET_API_VERSION = "0.1.0"
-"""Of the request message, the same for all runtimes."""
+"""The version of the kubelet's runtime API, the same for all runtimes."""
 
 RUNTIME_NAME = "docker"
-"""A node's `containerRuntimeVersion` begins with it, and tools on Docker nodes search for it."""
+"""Tools search the node's `containerRuntimeVersion`, which begins with this name, for Docker."""
 
 
 def version(rt: Runtime) -> pb.VersionResponse:
-    """Return Docker's version as that of the runtime; from its last answer while Docker is unavailable.
+    """Return Docker's version as the version of the runtime, from its last answer if it does not answer now.
 
-    Raise Unavailable where it has never answered.
+    Raise Unavailable if it has never answered.
     """
+
     return pb.VersionResponse(
         version=KUBELET_API_VERSION,
         runtime_name=RUNTIME_NAME,

@@ -14,7 +14,7 @@ class KernelKills(Protocol):
     """What the kernel says of kills for lack of memory."""
 
     def include(self, container_id: str, *, pid: int, started_at: int) -> bool:
-        """Whether a process of a container that has ended was killed, as `shim.cgroup.memory_kills.MemoryKills`."""
+        """Whether a process of a container that has ended was killed, as `shim.cgroup.kernel_log.OomKills`."""
         ...
 
 

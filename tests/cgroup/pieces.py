@@ -1,4 +1,4 @@
-"""Files that come in pieces, as long lists of the kernel do: a pipe holds less than there is to send."""
+"""Files that reads return in pieces, as the kernel's long lists: a pipe holds less than the content."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def in_pieces(path: Path, content: bytes) -> Iterator[None]:
-    """Let the reader of this path inside the block get the content, once, and not with one read."""
+    """Let a reader of this path inside the block get the content once, in several reads."""
     os.mkfifo(path)
     writer = threading.Thread(target=_write, args=(path, content))
     writer.start()
@@ -22,5 +22,5 @@ def in_pieces(path: Path, content: bytes) -> Iterator[None]:
 def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
-    except BrokenPipeError:  # the reader did not want the rest
+    except BrokenPipeError:  # the reader has closed the pipe early
         return

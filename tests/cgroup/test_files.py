@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shim.cgroup import files
-from shim.cgroup.files import OpenFiles, read, read_list, with_those_below
+from shim.cgroup.files import OpenFiles, read, read_list, with_descendants
 from shim.cgroup.places import UNIFIED, Group, this_machines_mounts
 from tests.cgroup.pieces import in_pieces
 from tests.cgroup.trees import group_v1, group_v2
@@ -19,7 +19,7 @@ def listed(pids: list[int]) -> bytes:
     return b"".join(b"%d\n" % pid for pid in pids)
 
 
-def test_a_list_of_the_kernel_is_longer_than_a_page() -> None:
+def test_read_list_returns_more_than_a_page() -> None:
     at_once, whole = read("/proc/self/smaps"), read_list("/proc/self/smaps")
 
     assert at_once is not None
@@ -27,12 +27,12 @@ def test_a_list_of_the_kernel_is_longer_than_a_page() -> None:
     assert len(at_once) < len(whole)
 
 
-def test_what_is_not_there() -> None:
+def test_reads_of_missing_files_return_none() -> None:
     assert (read("/proc/self/nothing"), read_list("/proc/self/nothing"), read_list("/proc/self/fd")) == (None,) * 3
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_a_group_with_very_many_processes(tmp_path: Path, version: str) -> None:
+def test_all_processes_of_a_large_group_are_listed(tmp_path: Path, version: str) -> None:
     group: Group = group_v1("c1", root=tmp_path) if version == "v1" else group_v2("c1", root=tmp_path)
     directory = tmp_path / ("memory/c1" if version == "v1" else "c1")
     directory.mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_a_group_with_very_many_processes(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_processes_in_groups_that_a_container_made(tmp_path: Path, version: str) -> None:
+def test_processes_in_subgroups_of_a_container_are_listed(tmp_path: Path, version: str) -> None:
     group: Group = group_v1("c1", root=tmp_path) if version == "v1" else group_v2("c1", root=tmp_path)
     directory = tmp_path / ("memory/c1" if version == "v1" else "c1")
     for name, pid in ((".", 5), ("init.scope", 7), ("system.slice/a.service", 8)):
@@ -51,17 +51,17 @@ def test_processes_in_groups_that_a_container_made(tmp_path: Path, version: str)
     assert sorted(group.process_ids()) == [5, 7, 8]
 
 
-def test_of_very_many_groups_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_groups_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_MAX_GROUPS", 3)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)
 
-    assert len(with_those_below(str(tmp_path))) == 3
+    assert len(with_descendants(str(tmp_path))) == 3
 
 
 @pytest.fixture
 def open_before(monkeypatch: pytest.MonkeyPatch) -> int:
     gc.collect()
-    monkeypatch.setattr(files._OpenFile, "descriptors", set())  # without those of the groups of other tests
+    monkeypatch.setattr(files._OpenFile, "descriptors", set())  # other tests may have files open
     return open_descriptors()
 
 
@@ -82,7 +82,7 @@ def kernel_group() -> Iterator[Path]:
         directory.rmdir()
 
 
-def test_a_file_that_is_kept_open_is_read_again(tmp_path: Path, open_before: int) -> None:
+def test_a_file_kept_open_is_read_again(tmp_path: Path, open_before: int) -> None:
     kept, path = OpenFiles(), tmp_path / "cpu.stat"
     path.write_text("first, and longer")
     assert kept.read(str(path)) == b"first, and longer"
@@ -95,7 +95,7 @@ def test_a_file_that_is_kept_open_is_read_again(tmp_path: Path, open_before: int
     assert files._OpenFile.descriptors == set()
 
 
-def test_what_is_not_there_is_opened_once_it_is(tmp_path: Path) -> None:
+def test_a_missing_file_is_opened_once_it_exists(tmp_path: Path) -> None:
     kept, path = OpenFiles(), tmp_path / "cpu.stat"
     assert kept.read(str(path)) is None
     path.write_text("here")
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_opened_once_it_is(tmp_path: Path) -> None:
     assert kept.read(str(path)) == b"here"
 
 
-def test_a_group_is_removed_while_its_files_are_open(kernel_group: Path, open_before: int) -> None:
+def test_reads_fail_after_the_group_of_an_open_file_is_removed(kernel_group: Path, open_before: int) -> None:
     kept, path = OpenFiles(), str(kernel_group / "cgroup.procs")
     assert kept.read(path) == b""
     assert open_descriptors() == open_before + 1
@@ -114,7 +114,7 @@ def test_a_group_is_removed_while_its_files_are_open(kernel_group: Path, open_be
     assert kept.read(path) is None
 
 
-def test_a_group_is_made_again_at_the_same_path(kernel_group: Path, open_before: int) -> None:
+def test_a_recreated_group_is_opened_again(kernel_group: Path, open_before: int) -> None:
     kept, path = OpenFiles(), str(kernel_group / "cgroup.procs")
     assert kept.read(path) == b""
     kernel_group.rmdir()
@@ -124,7 +124,7 @@ def test_a_group_is_made_again_at_the_same_path(kernel_group: Path, open_before:
     assert open_descriptors() == open_before + 1
 
 
-def test_a_file_that_two_threads_open_at_the_same_time_is_open_once(tmp_path: Path, open_before: int) -> None:
+def test_two_threads_share_the_descriptor_of_a_file(tmp_path: Path, open_before: int) -> None:
     kept, path = OpenFiles(), tmp_path / "cpu.stat"
     path.write_text("here")
 
@@ -132,7 +132,7 @@ def test_a_file_that_two_threads_open_at_the_same_time_is_open_once(tmp_path: Pa
     assert open_descriptors() == open_before + 1
 
 
-def test_of_very_many_files_some_are_opened_for_each_read(
+def test_files_beyond_the_bound_are_opened_for_each_read(
     tmp_path: Path, open_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_KEPT_OPEN", 2)
@@ -146,7 +146,7 @@ def test_of_very_many_files_some_are_opened_for_each_read(
     assert open_descriptors() == open_before + 2
 
 
-def test_a_process_with_few_descriptors_keeps_fewer_open(
+def test_the_descriptor_limit_bounds_the_files_kept_open(
     tmp_path: Path, open_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))

@@ -15,7 +15,7 @@ GOOD = {
 }
 
 
-def test_files_of_controllers() -> None:
+def test_limit_files_of_controllers_are_accepted() -> None:
     check_unified(GOOD, field="linux.unified")
     check_unified({f"memory.x{number}": "1" for number in range(128)}, field="linux.unified")
 
@@ -37,7 +37,7 @@ def test_files_of_controllers() -> None:
         "a.é",
     ],
 )
-def test_a_key_that_is_no_file_name(key: str) -> None:
+def test_a_key_that_is_no_file_name_is_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=r"linux\.unified: .* is not a cgroup file"):
         check_unified({key: "1"}, field="linux.unified")
 
@@ -56,18 +56,18 @@ def test_a_key_that_is_no_file_name(key: str) -> None:
         "memory.pressure",
     ],
 )
-def test_files_that_are_no_limits(key: str) -> None:
+def test_files_that_are_no_limits_are_refused(key: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"linux\.unified: '{key}' is not a limit"):
         check_unified({key: "1"}, field="linux.unified")
 
 
 @pytest.mark.parametrize("value", ["1\0", "x" * 4096], ids=["NUL", "more than a page"])
-def test_values_the_kernel_does_not_take_in_one_piece(value: str) -> None:
+def test_values_too_long_for_one_write_are_refused(value: str) -> None:
     with pytest.raises(InvalidArgument, match=r"linux\.unified\['memory\.high'\] holds"):
         check_unified({"memory.high": value}, field="linux.unified")
 
 
-def test_too_many_keys() -> None:
+def test_too_many_keys_are_refused() -> None:
     keys = {f"memory.x{number}": "1" for number in range(128)}
     check_unified(keys, field="linux.unified")
     with pytest.raises(InvalidArgument, match=r"linux\.unified has 129 keys, at most 128"):
@@ -75,12 +75,12 @@ def test_too_many_keys() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "00", "-1", "", "ten", "1.5", "1" * 30, "9" * 19, "4194305", "max\n"])
-def test_a_count_of_tasks_that_cannot_be(value: str) -> None:
+def test_an_impossible_pids_max_is_refused(value: str) -> None:
     with pytest.raises(InvalidArgument, match=r"linux\.unified\['pids\.max'\] .* is neither"):
         check_unified({"pids.max": value}, field="linux.unified")
 
 
-def test_the_most_tasks_there_can_be() -> None:
+def test_the_highest_pids_max_is_accepted() -> None:
     check_unified({"pids.max": "4194304"}, field="linux.unified")
 
 
@@ -102,7 +102,7 @@ def test_the_most_tasks_there_can_be() -> None:
         ("all", None),
     ],
 )
-def test_bytes_as_the_kernel_reads_them(text: str, size: int | None) -> None:
+def test_bytes_are_parsed_as_the_kernel_does(text: str, size: int | None) -> None:
     assert bytes_from_limit(text) == size
 
 
@@ -119,16 +119,16 @@ def test_bytes_as_the_kernel_reads_them(text: str, size: int | None) -> None:
         ("64KB", "64KB"),
     ],
 )
-def test_a_page_size_has_the_kernels_name(spelled: str, name: str) -> None:
+def test_a_page_size_gets_the_kernels_name(spelled: str, name: str) -> None:
     assert huge_page_limits([pb.HugepageLimit(page_size=spelled, limit=5)], field="f") == {name: 5}
 
 
 @pytest.mark.parametrize("size", ["", "2", "MB", "0MB", "3MB", "-2MB", "2mb", "2TB", "../x", "2MB/", "2MB\n", "9" * 40])
-def test_a_page_size_that_is_none(size: str) -> None:
+def test_an_invalid_page_size_is_refused(size: str) -> None:
     with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size .* is not a size such as"):
         huge_page_limits([pb.HugepageLimit(page_size="2MB"), pb.HugepageLimit(page_size=size)], field="f")
 
 
-def test_a_page_size_that_is_limited_twice() -> None:
+def test_two_limits_of_one_page_size_are_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size '2Mi' is limited twice"):
         huge_page_limits([pb.HugepageLimit(page_size="2MB"), pb.HugepageLimit(page_size="2Mi")], field="f")

@@ -9,7 +9,7 @@ from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, POD_V2
 ID = "c" * 64
 POD, SLICE = f"/{POD_V1}", f"/{POD_V2}"
 LOCATOR = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
-"""Of a machine with version 1. Nothing is found in it that it could keep."""
+"""The locator of a machine with version 1. These tests never fill its cache."""
 
 
 def of_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def of_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text.encode()))
 
 
-def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_own(
+def test_find_uses_only_trees_with_a_group_of_the_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of_process(f"9:pids:/\n4:memory:{POD}/{ID}/init.scope\n2:cpu,cpuacct:{POD}/{ID}\n0::/\n", monkeypatch)
@@ -38,7 +38,7 @@ def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_ow
     [f"4:memory:{POD}\n0::/\n", f"0::{SLICE}/docker-{'d' * 64}.scope\n", "", f"4:memory:/\n0::{POD}/{ID}\n"],
     ids=["the pod's", "another container's", "none", "ending"],
 )
-def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_refuses_the_group_of_another_container(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of_process(text, monkeypatch)
 
     assert LOCATOR.place(ID, pid=7) is None
@@ -46,7 +46,7 @@ def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.Monk
         LOCATOR.find(ID, pid=7)
 
 
-def test_a_place_is_found_once_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_cached_for_each_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
     locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
     of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
     first = locator.place(ID, pid=7)
@@ -63,7 +63,7 @@ def test_a_place_is_found_once_for_each_process(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("pids", "is_known"), [({ID: 7}, True), ({}, False), ({ID: 8}, False)], ids=["runs", "gone", "runs again"]
 )
-def test_only_the_group_of_a_process_that_runs_is_kept(
+def test_keep_only_drops_the_places_of_other_processes(
     pids: dict[str, int], is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
@@ -76,7 +76,7 @@ def test_only_the_group_of_a_process_that_runs_is_kept(
     assert (locator.place(ID, pid=7) is not None) is is_known
 
 
-def test_the_trees_of_this_machine_are_looked_up() -> None:
+def test_the_mounts_of_this_machine_are_read() -> None:
     assert this_machines_mounts()
 
 
@@ -93,9 +93,9 @@ def test_the_trees_of_this_machine_are_looked_up() -> None:
         ("user.slice", True, "/user.slice/docker-c1.scope"),
     ],
 )
-def test_where_docker_will_make_a_group(parent: str, systemd: bool, path: str) -> None:
+def test_directory_follows_dockers_cgroup_driver(parent: str, systemd: bool, path: str) -> None:
     assert LOCATOR.directory("c1", parent=parent, systemd=systemd) == f"/sys/fs/cgroup/memory{path}"
 
 
-def test_without_a_tree_there_is_no_group() -> None:
+def test_directory_is_empty_without_a_cgroup_mount() -> None:
     assert CgroupLocator({}).directory("c1", parent="/a", systemd=False) == ""

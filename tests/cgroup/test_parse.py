@@ -23,7 +23,7 @@ from shim.cgroup.figures import Io, Pressure, Psi
     ],
     ids=["number", "zero", "2^63", "beyond 64 bits", "negative", "max", "empty", "garbage", "missing"],
 )
-def test_number(text: bytes | None, expected: int | None) -> None:
+def test_number_parses_a_count(text: bytes | None, expected: int | None) -> None:
     assert parse.number(text) == expected
 
 
@@ -32,7 +32,7 @@ def test_number(text: bytes | None, expected: int | None) -> None:
     [(b"max\n", None), (b"9223372036854771712\n", None), (b"9223372036854775807\n", None), (b"4096\n", 4096)],
     ids=["v2", "v1", "2^63-1", "some"],
 )
-def test_limit(text: bytes, expected: int | None) -> None:
+def test_limit_reads_both_versions(text: bytes, expected: int | None) -> None:
     assert parse.limit(text) == expected
 
 
@@ -49,11 +49,11 @@ def test_limit(text: bytes, expected: int | None) -> None:
     ],
     ids=["no full", "no some", "no number", "cut", "bare", "empty", "missing"],
 )
-def test_psi(text: bytes | None, expected: Psi | None) -> None:
+def test_psi_parses_pressure_files(text: bytes | None, expected: Psi | None) -> None:
     assert parse.psi(text) == expected
 
 
-def test_blkio() -> None:
+def test_blkio_parses_both_tables() -> None:
     found = parse.blkio(
         byte_lines=b"8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Async 2\n8:0 Total 12288\nTotal 12288\n",
         operation_lines=b"8:0 Read 1\n8:0 Write 2\n8:16 Write 5\nTotal 8\n",
@@ -65,7 +65,7 @@ def test_blkio() -> None:
     ]
 
 
-def test_of_two_counters_the_one_that_has_seen_more_is_reported() -> None:
+def test_the_higher_of_two_io_counters_is_reported() -> None:
     early = Io(major=8, minor=0, read_bytes=9, write_bytes=1, reads=3, writes=1)
     late = replace(early, read_bytes=2, reads=1)
     alone = replace(late, minor=16)
@@ -74,13 +74,13 @@ def test_of_two_counters_the_one_that_has_seen_more_is_reported() -> None:
     assert parse.fullest([], []) == []
 
 
-def test_a_value_that_was_cut_is_left_out() -> None:
+def test_an_incomplete_line_is_left_out() -> None:
     assert parse.flat(b"total_rss 4096\ntotal_inactive_file 12") == {b"total_rss": b"4096"}
     assert parse.flat(b"total_rss 4096\ntotal_inac") == {b"total_rss": b"4096"}
 
 
 @given(st.binary(max_size=80))
-def test_nothing_that_can_stand_in_a_file_is_an_error(text: bytes) -> None:
+def test_parsers_never_raise(text: bytes) -> None:
     parse.number(text)
     parse.flat(text)
     parse.psi(b"some " + text)
@@ -101,12 +101,12 @@ def test_nothing_that_can_stand_in_a_file_is_an_error(text: bytes) -> None:
         (None, None),
     ],
 )
-def test_what_is_allowed(text: bytes | None, expected: int | None) -> None:
+def test_parse_limit_reads_both_versions(text: bytes | None, expected: int | None) -> None:
     assert parse.parse_limit(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [(b"0-1\n", "0-1"), (b"\n", ""), (b"\xff\n", "\ufffd"), (None, None)])
-def test_a_line(text: bytes | None, expected: str | None) -> None:
+def test_line_decodes_and_strips(text: bytes | None, expected: str | None) -> None:
     assert parse.line(text) == expected
 
 
@@ -114,5 +114,5 @@ def test_a_line(text: bytes | None, expected: str | None) -> None:
     ("text", "expected"),
     [("0-2,8", {0, 1, 2, 8}), ("0", {0}), ("", set()), ("x", set()), ("2-1", set()), ("0-999999999", set())],
 )
-def test_a_list_of_numbers(text: str, expected: set[int]) -> None:
+def test_numbers_parses_ranges(text: str, expected: set[int]) -> None:
     assert parse.numbers(text) == expected

@@ -4,12 +4,12 @@ import pytest
 
 from shim.cgroup.places import (
     Mount,
-    above,
-    belonging_to,
+    cut_behind,
     group_at,
     groups_from_proc,
     groups_of_process,
     mounts_from_mountinfo,
+    parents,
 )
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
@@ -34,12 +34,12 @@ def proc(path: str, *, unified: str) -> bytes:
     ],
     ids=["cgroupfs", "systemd", "systemd inside the container"],
 )
-def test_version_2(text: str, path: str) -> None:
-    groups = belonging_to(groups_from_proc(text.encode()), ID)
+def test_group_at_finds_the_version_2_directory(text: str, path: str) -> None:
+    groups = cut_behind(groups_from_proc(text.encode()), ID)
     mounts = mounts_from_mountinfo(MOUNTINFO_V2)
 
     assert group_at(groups, mounts) == GroupV2(f"/sys/fs/cgroup{path}")
-    assert group_at(above(groups), mounts) == GroupV2(f"/sys/fs/cgroup{Path(path).parent}")
+    assert group_at(parents(groups), mounts) == GroupV2(f"/sys/fs/cgroup{Path(path).parent}")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_version_2(text: str, path: str) -> None:
     ],
     ids=["a group of its own", "the root", "of another container"],
 )
-def test_hybrid(unified: str, expected: str) -> None:
-    groups = belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=unified)), ID)
+def test_a_hybrid_machine_uses_the_unified_group_of_the_same_name(unified: str, expected: str) -> None:
+    groups = cut_behind(groups_from_proc(proc(f"{POD}/{ID}", unified=unified)), ID)
 
     assert group_at(groups, mounts_from_mountinfo(MOUNTINFO_V1)) == GroupV1(
         cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
@@ -65,16 +65,16 @@ def test_hybrid(unified: str, expected: str) -> None:
     )
 
 
-def test_the_pod_of_a_hybrid_machine() -> None:
-    groups = above(belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=f"{POD}/{ID}")), ID))
+def test_the_parent_group_on_a_hybrid_machine_is_the_pods() -> None:
+    groups = parents(cut_behind(groups_from_proc(proc(f"{POD}/{ID}", unified=f"{POD}/{ID}")), ID))
     pod = group_at(groups, mounts_from_mountinfo(MOUNTINFO_V1))
 
     assert isinstance(pod, GroupV1)
     assert (pod.memory_directory, pod.unified) == (f"/sys/fs/cgroup/memory{POD}", f"/sys/fs/cgroup/unified{POD}")
 
 
-def test_the_group_above_the_topmost_is_the_root() -> None:
-    assert above({"memory": "/docker", "pids": "/"}) == {"memory": "/", "pids": "/"}
+def test_the_parent_of_a_topmost_group_is_the_root() -> None:
+    assert parents({"memory": "/docker", "pids": "/"}) == {"memory": "/", "pids": "/"}
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_the_group_above_the_topmost_is_the_root() -> None:
     ],
     ids=["whole tree", "part of it", "that part", "root", "another part", "a longer name"],
 )
-def test_a_tree_of_which_a_part_is_mounted(root: str, group: str, expected: str) -> None:
+def test_a_group_below_a_partly_mounted_tree(root: str, group: str, expected: str) -> None:
     assert Mount("/mnt", root).directory(group) == expected
 
 
-def test_names_of_groups_and_mounts_hold_any_sign() -> None:
+def test_names_of_groups_and_mounts_may_hold_any_character() -> None:
     odd = b"a\x0b0::/b\r1:memory:/c\x1c\xc2\x85\xe2\x80\xa8 d:\xff"
     name = odd.decode(errors="surrogateescape")
     assert groups_from_proc(b"4:memory:/%b\n0::/%b\n" % (odd, odd)) == {"memory": f"/{name}", "": f"/{name}"}
@@ -103,11 +103,11 @@ def test_names_of_groups_and_mounts_hold_any_sign() -> None:
     assert mounts_from_mountinfo(line) == {"rw": mount, "memory": mount, "name=x": mount}
 
 
-def test_where_nothing_counts_memory() -> None:
+def test_no_group_is_found_without_memory_accounting() -> None:
     with pytest.raises(NotFound, match="no cgroup tree that counts memory"):
         group_at({"pids": "/"}, mounts_from_mountinfo(MOUNTINFO_V1))
 
 
-def test_a_process_that_has_ended() -> None:
+def test_the_groups_of_an_exited_process_are_not_found() -> None:
     with pytest.raises(NotFound, match="control groups of process 4194305"):
         groups_of_process(2**22 + 1)

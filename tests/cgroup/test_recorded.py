@@ -1,4 +1,4 @@
-"""Groups of version 2 as a kernel wrote them, beside what Docker said of the same moment."""
+"""Recorded groups of version 2, compared with Docker's answers at the same moment."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +11,11 @@ from shim.cgroup.places import (
     UNIFIED,
     Group,
     Mount,
-    above,
-    belonging_to,
+    cut_behind,
     group_at,
     groups_from_proc,
     mounts_from_mountinfo,
+    parents,
 )
 from tests.cgroup.trees import DATA
 
@@ -33,14 +33,14 @@ class Recorded:
 
 @pytest.fixture(params=["cgroupfs", "systemd"])
 def recorded(request: pytest.FixtureRequest) -> Recorded:
-    """Find the groups as on a machine, but for the place of the tree."""
+    """Find the groups as on a machine, in a tree at another path."""
     home = DATA / "recorded" / request.param
     about = msgspec.json.decode((home / "docker.json").read_bytes())
     mounts = mounts_from_mountinfo((home / "mountinfo").read_bytes())
     assert mounts[UNIFIED] == Mount(point="/sys/fs/cgroup", root="/")
     here = {UNIFIED: Mount(point=str(home / "tree"), root="/")}
-    groups = belonging_to(groups_from_proc((home / "proc-cgroup").read_bytes()), about["container"])
-    return Recorded(group_at(groups, here), group_at(above(groups), here), about["stats"])
+    groups = cut_behind(groups_from_proc((home / "proc-cgroup").read_bytes()), about["container"])
+    return Recorded(group_at(groups, here), group_at(parents(groups), here), about["stats"])
 
 
 def test_cpu(recorded: Recorded) -> None:
@@ -55,7 +55,7 @@ def test_cpu(recorded: Recorded) -> None:
     )
     throttling = reported["throttling_data"]
     assert (times.throttled_periods, times.throttled) == (throttling["throttled_periods"], throttling["throttled_time"])
-    # A group that is frozen still sees the end of its period.
+    # A period still ends in a frozen group.
     assert times.periods in (throttling["periods"], throttling["periods"] + 1)
     assert times.throttled_periods
 
@@ -76,7 +76,7 @@ def test_memory_and_swap(recorded: Recorded) -> None:
     assert memory.swap_limit == 64 * MIB
     assert history.limit_hits
     assert (history.oom_kills, history.reservation) == (0, None)
-    # At least the tables of what it holds.
+    # At least the page tables.
     assert history.kernel is not None
     assert 0 < stat["kernel_stack"] + stat["slab"] <= history.kernel < memory.usage
 
@@ -108,7 +108,7 @@ def test_devices_huge_pages_and_tasks(recorded: Recorded) -> None:
     assert {(pages.size, pages.usage) for pages in recorded.container.huge_pages()} == {("1GB", 0), ("2MB", 0)}
 
 
-def test_the_pod_around_it(recorded: Recorded) -> None:
+def test_the_pods_group_counts_its_containers(recorded: Recorded) -> None:
     memory, pod = recorded.container.memory(), recorded.pod.memory()
     cpu, of_pod = recorded.container.cpu(), recorded.pod.cpu()
 

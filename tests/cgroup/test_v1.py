@@ -36,7 +36,7 @@ def test_memory() -> None:
     assert (memory.swap_usage, memory.swap_limit, memory.swap_available) == (0, None, None)
 
 
-def test_a_pod_counts_what_is_below_it() -> None:
+def test_a_pod_includes_its_containers() -> None:
     pod, container = group_v1(POD_V1).memory(), group_v1().memory()
 
     assert pod is not None
@@ -75,7 +75,7 @@ def test_swap_and_huge_pages(tmp_path: Path) -> None:
     assert group.io_psi() is None
 
 
-def test_block_io_that_only_the_scheduler_counts(tmp_path: Path) -> None:
+def test_block_io_counted_only_by_bfq_is_reported(tmp_path: Path) -> None:
     (tmp_path / "blkio/c1").mkdir(parents=True)
     for name, count in (("io_service_bytes", 4096), ("io_serviced", 2)):
         (tmp_path / f"blkio/c1/blkio.throttle.{name}_recursive").write_text("Total 0\n")
@@ -88,7 +88,7 @@ def test_block_io_that_only_the_scheduler_counts(tmp_path: Path) -> None:
     ]
 
 
-def test_a_group_that_vanishes_has_nothing(tmp_path: Path) -> None:
+def test_a_removed_group_answers_none(tmp_path: Path) -> None:
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     group = group_v1(root=tmp_path / "v1")
     assert group.memory() is not None
@@ -120,7 +120,7 @@ def test_limits(tmp_path: Path) -> None:
     assert (limited.cpu_quota, limited.memory, limited.memory_swap) == (25_000, 4 * MIB, 8 * MIB)
 
 
-def test_limits_that_are_not_reported(tmp_path: Path) -> None:
+def test_missing_limit_files_give_none(tmp_path: Path) -> None:
     gone = group_v1("gone", root=tmp_path).limits()
     assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
 

@@ -47,7 +47,7 @@ def test_history() -> None:
     )
 
 
-def test_kernel_memory_before_the_kernel_reported_it_as_one(tmp_path: Path) -> None:
+def test_kernel_memory_before_linux_5_18_is_summed(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("kernel_stack 100\nslab 20\npercpu 3\npagetables 4\n")
     (tmp_path / "memory.low").write_text("4096\n")
 
@@ -73,7 +73,7 @@ def test_devices_huge_pages_and_tasks() -> None:
     assert psi.some.total == 951_201_000
 
 
-def test_a_group_that_vanishes_has_nothing(tmp_path: Path) -> None:
+def test_a_removed_group_answers_none(tmp_path: Path) -> None:
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     group = group_v2(root=tmp_path / "v2")
     assert group.memory() is not None
@@ -83,7 +83,7 @@ def test_a_group_that_vanishes_has_nothing(tmp_path: Path) -> None:
     assert (group.io(), group.huge_pages(), group.process_ids()) == ([], [], [])
 
 
-def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+def test_a_truncated_file_gives_its_complete_lines(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("100\n")
     (tmp_path / "memory.stat").write_text("anon 30\nfile 60\ninactive_fi")
     (tmp_path / "memory.pressure").write_text("some avg10=0.00 avg60=0.12 avg300=0.04 to")
@@ -116,7 +116,7 @@ def test_limits(tmp_path: Path) -> None:
     )
 
 
-def test_limits_that_are_not_reported(tmp_path: Path) -> None:
+def test_missing_limit_files_give_none(tmp_path: Path) -> None:
     gone = group_v2("gone", root=tmp_path).limits()
     assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
 

@@ -1,4 +1,4 @@
-"""Control groups: those in the files in tests/cgroup/data, a pod's and its container's, and others to be written."""
+"""Control groups for tests: a recorded pod and its container in tests/cgroup/data, and new writable groups."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ MOUNTINFO_V1 = b"""\
 MOUNTINFO_V2 = (
     b"30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
 )
-"""/proc/self/mountinfo of a machine with version 1, with the hierarchy of version 2 beside it, and with version 2."""
+"""/proc/self/mountinfo of a hybrid machine and of a machine with version 2."""
 
 
 def group_v1(path: str = f"{POD_V1}/cccccccccccc", *, root: Path = DATA / "v1") -> GroupV1:
@@ -75,11 +75,11 @@ V2_LIMITS = {
     "hugetlb.2MB.max": "max",
     "hugetlb.2MB.rsvd.max": "max",
 }
-"""As the kernel begins a group."""
+"""The kernel's defaults for a new group."""
 
 
 def new_group_v1(root: Path, name: str, **changed: str) -> GroupV1:
-    """Compose a group below `root` that can be written; `changed` are files, with `__` for a dot."""
+    """Create a writable group below `root`; `changed` has the text of files, with `__` for a dot."""
     for path, text in (V1_LIMITS | _paths(changed, V1_LIMITS)).items():
         controller, _, file = path.partition("/")
         _write(root / controller / name / file, text)
@@ -95,7 +95,7 @@ def new_group_v1(root: Path, name: str, **changed: str) -> GroupV1:
 
 
 def new_group_v2(root: Path, name: str, **changed: str) -> GroupV2:
-    """Compose a group below `root` that can be written; `changed` are files, with `__` for a dot."""
+    """Create a writable group below `root`; `changed` has the text of files, with `__` for a dot."""
     for file, text in (V2_LIMITS | _paths(changed, V2_LIMITS)).items():
         _write(root / name / file, text)
     return GroupV2(f"{root}/{name}")

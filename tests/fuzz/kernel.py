@@ -4,7 +4,7 @@ import re
 
 from hypothesis import strategies as st
 
-from shim.cgroup.memory_kills import kill_of
+from shim.cgroup.kernel_log import kill_of
 from tests.fuzz.target import Target, pure
 
 ID = "5be07c" * 10 + "4d2f"

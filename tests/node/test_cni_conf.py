@@ -28,7 +28,7 @@ def ranges_in(config: Config) -> object:
     return json.loads((config.cni_conf_dir / FILE).read_text())["plugins"][0]["x"]
 
 
-def test_the_configuration_follows_what_the_kubelet_says(rt: Runtime, templated: Config) -> None:
+def test_the_configuration_has_the_kubelets_pod_ranges(rt: Runtime, templated: Config) -> None:
     rt = replace(rt, config=templated)
 
     update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
@@ -39,7 +39,7 @@ def test_the_configuration_follows_what_the_kubelet_says(rt: Runtime, templated:
     assert [path.name for path in templated.cni_conf_dir.iterdir()] == [FILE]
 
 
-def test_a_configuration_that_was_lost_comes_back_with_the_next_word_of_the_kubelet(
+def test_a_lost_configuration_is_rewritten_with_the_next_update(
     rt: Runtime, templated: Config
 ) -> None:
     rt = replace(rt, config=templated)
@@ -51,7 +51,7 @@ def test_a_configuration_that_was_lost_comes_back_with_the_next_word_of_the_kube
     assert ranges_in(templated) == [[{"subnet": "10.1.0.0/24"}]]
 
 
-def test_the_same_again_leaves_the_file_as_it_is(templated: Config) -> None:
+def test_an_unchanged_configuration_is_not_rewritten(templated: Config) -> None:
     write_cni_conf(templated, ranges=("10.1.0.0/24",))
     before = (templated.cni_conf_dir / FILE).stat().st_ino
 
@@ -60,27 +60,27 @@ def test_the_same_again_leaves_the_file_as_it_is(templated: Config) -> None:
     assert (templated.cni_conf_dir / FILE).stat().st_ino == before
 
 
-def test_a_start_writes_it_before_the_kubelet_has_said_anything(templated: Config) -> None:
+def test_a_start_writes_the_configuration_of_the_known_ranges(templated: Config) -> None:
     prepare_cni_conf(templated, ranges=("10.1.0.0/24",))
 
     assert ranges_in(templated) == [[{"subnet": "10.1.0.0/24"}]]
 
 
-def test_one_for_ranges_that_are_not_known_any_more_goes(templated: Config) -> None:
+def test_a_start_without_ranges_removes_the_configuration(templated: Config) -> None:
     prepare_cni_conf(templated, ranges=("10.1.0.0/24",))
     prepare_cni_conf(templated, ranges=())
 
     assert list(templated.cni_conf_dir.iterdir()) == []
 
 
-def test_without_the_setting_nothing_is_written(rt: Runtime) -> None:
+def test_no_configuration_is_written_without_a_template(rt: Runtime) -> None:
     update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
     prepare_cni_conf(rt.config, ranges=("10.1.0.0/24",))
 
     assert not rt.config.cni_conf_dir.exists()
 
 
-def test_a_template_that_is_not_there_is_named(config: Config) -> None:
+def test_a_missing_template_is_named(config: Config) -> None:
     missing = msgspec.structs.replace(config, cni_conf_template="/nowhere/t")
 
     with pytest.raises(FailedPrecondition, match=r"^cni_conf_template /nowhere/t: cannot be read: no such file"):

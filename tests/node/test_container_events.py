@@ -49,7 +49,7 @@ class Reader:
                     with self._changed:
                         self.events.append(event)
                         self._changed.notify_all()
-        except ShimError as error:  # also the deadline of one that a failed test has left, long after it
+        except ShimError as error:  # a reader that a failed test has left ends with its deadline
             self.error = error
 
     def wait_kinds(self, container_id: str, *kinds: pb.ContainerEventType) -> None:
@@ -66,17 +66,17 @@ class Reader:
 
 
 def subscribed(rt: Runtime) -> Reader:
-    """A reader that misses nothing from here on."""
-    rt.view.sandboxes()  # who comes before the view is fed waits for Docker, also when it is lost once more
+    """Return a reader that gets every event from now on."""
+    rt.view.sandboxes()  # wait for the first sync: an earlier subscriber would also wait out a loss of Docker
     reader = Reader(rt)
     until = time.monotonic() + 10
     while not rt.view.stats().subscribers:
         assert time.monotonic() < until
-        time.sleep(0.001)  # nothing shows that a generator has begun
+        time.sleep(0.001)  # a generator does not signal that it has begun
     return reader
 
 
-def test_each_step_once_and_in_order(rt: Runtime) -> None:
+def test_each_change_is_sent_once_and_in_order(rt: Runtime) -> None:
     reader = subscribed(rt)
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
@@ -102,7 +102,7 @@ def test_an_event_carries_the_state_of_the_pod(rt: Runtime) -> None:
 
 
 def test_the_removal_of_an_earlier_sandbox_does_not_end_the_pod_for_a_kubelet(rt: Runtime) -> None:
-    """A kubelet drops all it knows of a pod on the removal of any of its sandboxes, unless the event has no status."""
+    """The kubelet forgets a pod on the removal of any of its sandboxes, unless the event has no status."""
     reader = subscribed(rt)
     made = []
     for attempt in range(2):
@@ -123,7 +123,8 @@ def test_the_removal_of_an_earlier_sandbox_does_not_end_the_pod_for_a_kubelet(rt
 
 
 def test_pods_without_a_uid_are_not_one_pod(rt: Runtime) -> None:
-    """crictl makes such: the removal of one has its state although others are there."""
+    """crictl creates such pods: the removal of a sandbox carries its state although other sandboxes exist."""
+
     reader = subscribed(rt)
     first, _second = (
         ready_pod(rt, name, metadata=pb.PodSandboxMetadata(name=name, namespace="default"))
@@ -135,7 +136,7 @@ def test_pods_without_a_uid_are_not_one_pod(rt: Runtime) -> None:
     assert removed.pod_sandbox_status.id == first
 
 
-def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_stream_ends_when_docker_is_lost(rt: Runtime, engine: FakeEngine) -> None:
     reader = subscribed(rt)
     engine.disconnect()
     assert isinstance(reader.wait_end(), Unavailable)
@@ -148,7 +149,7 @@ def test_a_sandbox_is_announced_when_it_is_ready(rt: Runtime) -> None:
     assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_READY] * 2
 
 
-def test_a_sandbox_that_could_not_be_made_is_announced_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_failed_sandbox_is_announced_until_its_removal(rt: Runtime, engine: FakeEngine) -> None:
     reader = subscribed(rt)
     scope = deadline.Scope()
 
@@ -168,7 +169,7 @@ def test_a_sandbox_that_could_not_be_made_is_announced_to_its_end(rt: Runtime, e
     assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2
 
 
-def test_a_pause_container_that_others_end_is_announced_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_exit_of_a_pause_container_is_announced_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     reader = subscribed(rt)
     engine.kill_container(sandbox, signal="SIGKILL")
@@ -199,7 +200,7 @@ def test_a_slow_client_gets_an_error_and_others_go_on(rt: Runtime, engine: FakeE
     quick.scope.cancel()
 
 
-def test_what_came_before_docker_was_lost_is_sent_after_it(rt: Runtime, engine: FakeEngine) -> None:
+def test_changes_before_a_loss_of_docker_are_sent_after_it(rt: Runtime, engine: FakeEngine) -> None:
     rt.view.sandboxes()
     with deadline.entered(deadline.Scope(seconds=30)), ThreadPoolExecutor(1) as pool:
         stream = container_events(rt)

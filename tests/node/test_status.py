@@ -33,7 +33,7 @@ def test_a_node_without_a_network_says_what_is_missing(rt: Runtime) -> None:
     assert str(rt.config.cni_conf_dir) in found["NetworkReady"].message
 
 
-def test_docker_away_is_a_condition_and_no_error(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_unreachable_docker_is_a_condition_and_no_error(rt: Runtime, engine: FakeEngine) -> None:
     conditions(rt)
     engine.disconnect()
     found = conditions(rt)
@@ -43,7 +43,7 @@ def test_docker_away_is_a_condition_and_no_error(rt: Runtime, engine: FakeEngine
 
 
 @pytest.mark.parametrize("method", ["ping", "info"])
-def test_a_docker_that_hangs_is_a_condition_that_says_what_hangs(
+def test_the_condition_of_a_hung_docker_says_what_hangs(
     rt: Runtime, engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
@@ -58,14 +58,14 @@ def test_a_docker_that_hangs_is_a_condition_that_says_what_hangs(
     assert conditions(fresh)["RuntimeReady"].status
 
 
-def test_the_end_of_the_client_is_not_taken_for_a_docker_that_hangs(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_client_that_leaves_is_not_taken_for_a_hung_docker(rt: Runtime, engine: FakeEngine) -> None:
     rt.view.sandboxes()
     engine.answered_at = -math.inf
     with engine.held("ping"), deadline.bound(0.02), pytest.raises(DeadlineExceeded):
         conditions(rt)
 
 
-def test_a_docker_that_answers_pings_and_no_lists(
+def test_a_docker_that_answers_pings_but_no_lists_becomes_not_ready(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt.view.sandboxes()
@@ -73,11 +73,11 @@ def test_a_docker_that_answers_pings_and_no_lists(
         engine.disconnect()
         wait_until(lambda: rt.view.stats().outage)
         engine.reconnect()
-        assert conditions(rt)["RuntimeReady"].status  # a restart of Docker takes a moment
+        assert conditions(rt)["RuntimeReady"].status  # a short outage is a restart of Docker
         monkeypatch.setattr("shim.node.status.OUTAGE_SECONDS", 0.0)
         found = conditions(rt)["RuntimeReady"]
     assert (found.status, found.reason) == (False, "DockerDaemonNotReady")
-    assert "docker answers a ping" in found.message
+    assert "Docker answers pings" in found.message
 
 
 def test_a_sick_image_store_leaves_the_node_ready(rt: Runtime, engine: FakeEngine) -> None:
@@ -91,7 +91,7 @@ def test_a_sick_image_store_leaves_the_node_ready(rt: Runtime, engine: FakeEngin
     assert "layer does not exist" in json.loads(status(rt, verbose=True).info["config"])["view"]["images_outage"]
 
 
-def test_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: FakeEngine) -> None:
+def test_runtime_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: FakeEngine) -> None:
     features = {"org.opencontainers.runtime-spec.features": '{"mountOptions":["rro"]}'}
     engine.engine_info = EngineInfo(
         runtimes={"runc": OciRuntime(path="runc", status=features), "crun": OciRuntime(path="crun")},
@@ -102,7 +102,7 @@ def test_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: Fake
     assert not any(handler.features.user_namespaces for handler in handlers)
 
 
-def test_only_what_works_is_advertised(rt: Runtime) -> None:
+def test_only_supported_features_are_advertised(rt: Runtime) -> None:
     assert status(rt, verbose=False).features == pb.RuntimeFeatures(supplemental_groups_policy=True)
 
 
@@ -121,7 +121,7 @@ def test_the_runtime_is_docker(rt: Runtime) -> None:
     )
 
 
-def test_version_and_cgroup_driver_are_known_before_docker_is_there(
+def test_version_and_cgroup_driver_are_known_before_docker_answers(
     rt: Runtime, engine: FakeEngine, tmp_path: Path
 ) -> None:
     def started() -> Runtime:
@@ -139,7 +139,7 @@ def test_version_and_cgroup_driver_are_known_before_docker_is_there(
     assert runtime_config(started()).linux.cgroup_driver == pb.SYSTEMD
 
 
-def test_the_version_is_not_known_before_docker_was_seen(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_version_is_unknown_before_dockers_first_answer(rt: Runtime, engine: FakeEngine) -> None:
     engine.disconnect()
     with pytest.raises(Unavailable):
         version(rt)
@@ -157,7 +157,7 @@ def test_a_daemon_without_cgroups_is_refused(rt: Runtime, engine: FakeEngine) ->
         runtime_config(rt)
 
 
-def test_pod_ranges_are_taken_over_and_kept(rt: Runtime) -> None:
+def test_pod_ranges_are_stored(rt: Runtime) -> None:
     update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.2.3/24, fd00::/64"))
     update_runtime_config(rt, network_config=pb.NetworkConfig())
     assert rt.cni.pod_cidr.ranges == ("10.1.2.0/24", "fd00::/64")

@@ -1,4 +1,4 @@
-"""What the kernel's log says of kills for lack of memory: as recorded, forged, damaged, overwritten and missing."""
+"""OOM kills in the kernel's log: recorded, forged, malformed, overwritten and missing records."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.base.times import SECOND
-from shim.cgroup.memory_kills import RECORD_SIZE, Kill, MemoryKills, kill_of
+from shim.cgroup.kernel_log import RECORD_SIZE, Kill, OomKills, kill_of
 from tests.waits import wait_until
 
 DATA = Path(__file__).parent / "data/kmsg"
@@ -24,7 +24,7 @@ LONG_AGO = 1
 
 
 def summary(group: str = GROUP, *, prefix: str = "6,1042,49706164294,-", task: str = "sh", pid: int = 77) -> bytes:
-    """The kernel's line about one kill."""
+    """The kernel's line about a kill."""
     text = f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={group}"
     return f"{prefix};{text},task_memcg={group},task={task},pid={pid},uid=0\n".encode()
 
@@ -32,7 +32,7 @@ def summary(group: str = GROUP, *, prefix: str = "6,1042,49706164294,-", task: s
 def process(
     pid: int = 77, *, prefix: str = "3,1043,49706164314,-", cause: str = "Memory cgroup out of memory"
 ) -> bytes:
-    """The kernel's line about each process."""
+    """The kernel's line about a killed process."""
     return f"{prefix};{cause}: Killed process {pid} (sh) total-vm:21028kB, anon-rss:15488kB, UID:0\n".encode()
 
 
@@ -42,12 +42,12 @@ def all_of_group(group: str = GROUP) -> bytes:
 
 
 def recorded(name: str) -> list[bytes]:
-    """The records of a file, each with its continuation lines."""
+    """Return the records of a file, each with its continuation lines."""
     return re.findall(rb"[^ ][^\n]*\n(?: [^\n]*\n)*", (DATA / f"{name}.kmsg").read_bytes())
 
 
 class KernelLog:
-    """A log at a path: like /dev/kmsg, each read gives one record (pipe(2): O_DIRECT)."""
+    """A log at a path. As with /dev/kmsg, each read returns a record (pipe(2): O_DIRECT)."""
 
     def __init__(self) -> None:
         self._keeper, self._writer = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
@@ -74,20 +74,20 @@ def kernel() -> Iterator[KernelLog]:
     log.close()
 
 
-def reader(kernel: KernelLog, *, has_pids: bool = True, read: Callable[[int, int], bytes] = os.read) -> MemoryKills:
-    return MemoryKills(kernel.path, read=read, has_pids=lambda: has_pids)
+def reader(kernel: KernelLog, *, has_pids: bool = True, read: Callable[[int, int], bytes] = os.read) -> OomKills:
+    return OomKills(kernel.path, read=read, has_pids=lambda: has_pids)
 
 
 @pytest.fixture
-def kills(kernel: KernelLog) -> Iterator[MemoryKills]:
-    """What reads that log."""
+def kills(kernel: KernelLog) -> Iterator[OomKills]:
+    """The started reader of that log."""
     made = reader(kernel)
     made.start()
     yield made
     made.stop()
 
 
-def killed(kills: MemoryKills, container_id: str = ID, *, pid: int = 0, started_at: int = LONG_AGO) -> bool:
+def killed(kills: OomKills, container_id: str = ID, *, pid: int = 0, started_at: int = LONG_AGO) -> bool:
     return kills.include(container_id, pid=pid, started_at=started_at)
 
 
@@ -103,7 +103,7 @@ def killed(kills: MemoryKills, container_id: str = ID, *, pid: int = 0, started_
         ("v2-below", [Kill((ABOVE,)), Kill(pid=147)]),
     ],
 )
-def test_recorded_kills(name: str, expected: list[Kill]) -> None:
+def test_recorded_kills_are_recognized(name: str, expected: list[Kill]) -> None:
     assert [kill for kill in map(kill_of, recorded(name)) if kill is not None] == expected
 
 
@@ -117,7 +117,7 @@ def test_recorded_kills(name: str, expected: list[Kill]) -> None:
     ],
     ids=["cgroupfs", "systemd", "a group below", "a node that is a container"],
 )
-def test_the_container_is_in_the_path(group: str, expected: tuple[str, ...]) -> None:
+def test_container_ids_are_found_in_the_path(group: str, expected: tuple[str, ...]) -> None:
     for record in (summary(group), all_of_group(group)):
         assert kill_of(record) == Kill(expected)
 
@@ -126,12 +126,12 @@ def test_the_container_is_in_the_path(group: str, expected: tuple[str, ...]) -> 
     "group",
     ["/", "/user.slice", f"/{ID[:-1]}", f"/{ID}0", f"/x{ID}", f"/{ID.upper()}", f"/{ID}.service", ""],
 )
-def test_a_group_of_no_container(group: str) -> None:
+def test_a_group_without_a_container_is_no_kill(group: str) -> None:
     for record in (summary(group), all_of_group(group)):
         assert kill_of(record) is None
 
 
-def test_a_group_in_which_another_one_allocated_is_not_the_victims() -> None:
+def test_the_group_that_allocated_is_not_taken_for_the_victim() -> None:
     text = (
         f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset={OTHER},mems_allowed=0,oom_memcg=/kubepods/pod1"
     )
@@ -142,20 +142,20 @@ def test_a_group_in_which_another_one_allocated_is_not_the_victims() -> None:
 @pytest.mark.parametrize(
     "cause", ["Memory cgroup out of memory", "Out of memory", "Out of memory (oom_kill_allocating_task)"]
 )
-def test_a_process_has_its_pid(cause: str) -> None:
+def test_the_pid_of_a_killed_process_is_parsed(cause: str) -> None:
     assert kill_of(process(4711, cause=cause)) == Kill(pid=4711)
 
 
 @pytest.mark.parametrize(
     "prefix", ["14,1,2,-", "8,1,2,-", "30,1,2,-", "191,1,2,-", "a,1,2,-", "", "-6,1,2,-", " 6,1,2,-"]
 )
-def test_what_is_not_of_the_kernel_counts_for_nothing(prefix: str) -> None:
+def test_records_of_other_facilities_are_ignored(prefix: str) -> None:
     assert kill_of(summary(prefix=prefix)) is None
     assert kill_of(process(prefix=prefix)) is None
 
 
 @pytest.mark.parametrize("prefix", ["6,1,2,c", "6,1,2,-,caller=T812", "0,1,2,-"])
-def test_other_heads_of_the_kernel(prefix: str) -> None:
+def test_kernel_records_of_any_level_are_read(prefix: str) -> None:
     assert kill_of(summary(prefix=prefix)) == Kill((ID,))
 
 
@@ -174,21 +174,21 @@ def test_other_heads_of_the_kernel(prefix: str) -> None:
         "",
     ],
 )
-def test_a_line_that_only_holds_such_words(text: str) -> None:
+def test_a_kill_message_inside_another_text_is_ignored(text: str) -> None:
     assert kill_of(f"4,1,2,-;{text}\n".encode()) is None
 
 
-def test_continuation_lines_are_no_text() -> None:
+def test_continuation_lines_are_ignored() -> None:
     record = b"6,1,2,-;usb 1-1: reset\n SUBSYSTEM=usb\n DEVICE=+oom-kill:constraint=x,task_memcg=" + GROUP.encode()
     assert kill_of(record + b",task=a\n") is None
     assert kill_of(summary() + b" SUBSYSTEM=memory\n") == Kill((ID,))
 
 
-def test_the_name_of_a_process_adds_no_container() -> None:
+def test_a_container_id_in_a_process_name_is_ignored() -> None:
     assert kill_of(summary(task=",task_memcg=/a,task=")) == Kill((ID,))
 
 
-def test_a_record_of_many_fields_takes_no_longer() -> None:
+def test_a_record_with_many_fields_is_parsed_in_linear_time() -> None:
     record = b"6,1,2,-;oom-kill:constraint=" + b",task_memcg=/" * 600
     assert kill_of(record[:RECORD_SIZE]) is None
 
@@ -196,7 +196,7 @@ def test_a_record_of_many_fields_takes_no_longer() -> None:
 # The log
 
 
-def test_kills_before_the_start_are_known(kernel: KernelLog) -> None:
+def test_kills_before_the_start_of_the_server_are_known(kernel: KernelLog) -> None:
     kernel.write(b"5,1,0,-;Linux version\n", summary())
     kills = reader(kernel)
     kills.start()
@@ -205,7 +205,7 @@ def test_kills_before_the_start_are_known(kernel: KernelLog) -> None:
     kills.stop()
 
 
-def test_what_the_kernel_has_written_is_known_at_once(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_a_logged_kill_is_known_at_once(kernel: KernelLog, kills: OomKills) -> None:
     assert not killed(kills)
     for number in range(100):
         container_id = f"{number:064x}"
@@ -213,7 +213,7 @@ def test_what_the_kernel_has_written_is_known_at_once(kernel: KernelLog, kills: 
         assert killed(kills, container_id)
 
 
-def test_a_kill_whose_group_was_not_named_is_known_by_its_process(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_a_kill_without_a_group_is_found_by_pid(kernel: KernelLog, kills: OomKills) -> None:
     started_at = time.time_ns()
     kernel.write(process(4711))
     assert not killed(kills, pid=4712, started_at=started_at)
@@ -222,13 +222,13 @@ def test_a_kill_whose_group_was_not_named_is_known_by_its_process(kernel: Kernel
     assert killed(kills), "it stays known: the exit is asked for again, without the pid"
 
 
-def test_the_pid_of_a_process_that_was_killed_is_used_again(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_a_reused_pid_is_not_a_kill(kernel: KernelLog, kills: OomKills) -> None:
     kernel.write(process(4711))
     assert not killed(kills)
     assert not killed(kills, pid=4711, started_at=time.time_ns() + 60 * SECOND)
 
 
-def test_pids_before_the_start_are_nobodys(kernel: KernelLog) -> None:
+def test_pids_logged_before_the_start_are_ignored(kernel: KernelLog) -> None:
     kernel.write(process(4711))
     kills = reader(kernel)
     kills.start()
@@ -236,7 +236,7 @@ def test_pids_before_the_start_are_nobodys(kernel: KernelLog) -> None:
     kills.stop()
 
 
-def test_pids_of_another_namespace_are_nobodys(kernel: KernelLog) -> None:
+def test_pids_of_another_namespace_are_ignored(kernel: KernelLog) -> None:
     kills = reader(kernel, has_pids=False)
     kills.start()
     kernel.write(process(4711), summary())
@@ -245,7 +245,7 @@ def test_pids_of_another_namespace_are_nobodys(kernel: KernelLog) -> None:
     kills.stop()
 
 
-def test_the_thread_reads_without_being_asked(kernel: KernelLog) -> None:
+def test_the_thread_reads_new_records(kernel: KernelLog) -> None:
     seen: list[bytes] = []
 
     def read(fd: int, size: int) -> bytes:
@@ -259,7 +259,7 @@ def test_the_thread_reads_without_being_asked(kernel: KernelLog) -> None:
     kills.stop()
 
 
-def test_records_that_were_overwritten_are_passed_over(kernel: KernelLog) -> None:
+def test_overwritten_records_are_skipped(kernel: KernelLog) -> None:
     overwritten = [BrokenPipeError(errno.EPIPE, "Broken pipe")] * 3
 
     def read(fd: int, size: int) -> bytes:
@@ -274,7 +274,7 @@ def test_records_that_were_overwritten_are_passed_over(kernel: KernelLog) -> Non
     kills.stop()
 
 
-def test_garbage_changes_nothing(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_malformed_records_are_ignored(kernel: KernelLog, kills: OomKills) -> None:
     for record in (
         b"\x00",
         b"\n",
@@ -289,7 +289,7 @@ def test_garbage_changes_nothing(kernel: KernelLog, kills: MemoryKills) -> None:
     assert killed(kills)
 
 
-def test_no_more_containers_are_remembered_than_the_bound(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_the_number_of_remembered_containers_is_bounded(kernel: KernelLog, kills: OomKills) -> None:
     ids = [f"{number:064x}" for number in range(4097)]
     for each in ids:
         kernel.write(summary(f"/kubepods/{each}"))
@@ -297,7 +297,7 @@ def test_no_more_containers_are_remembered_than_the_bound(kernel: KernelLog, kil
     assert [killed(kills, each) for each in (ids[0], ids[1], ids[-1])] == [False, True, True]
 
 
-def test_no_more_processes_are_remembered_than_the_bound(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_the_number_of_remembered_processes_is_bounded(kernel: KernelLog, kills: OomKills) -> None:
     for pid in range(1, 4098):
         kernel.write(process(pid))
         killed(kills)
@@ -306,11 +306,11 @@ def test_no_more_processes_are_remembered_than_the_bound(kernel: KernelLog, kill
 
 
 @pytest.mark.parametrize("what", ["missing", "not permitted"])
-def test_without_a_log_nothing_is_known(tmp_path: Path, what: str) -> None:
+def test_no_kill_is_known_without_a_readable_log(tmp_path: Path, what: str) -> None:
     path = tmp_path / "kmsg"
     if what == "not permitted":
-        path.symlink_to(path)  # for root as well, it cannot be opened
-    kills = MemoryKills(path)
+        path.symlink_to(path)  # not even root can open it
+    kills = OomKills(path)
     with capture_logs() as lines:
         kills.start()
     assert [(line["log_level"], line["path"]) for line in lines] == [("info", str(path))]
@@ -318,7 +318,7 @@ def test_without_a_log_nothing_is_known(tmp_path: Path, what: str) -> None:
     kills.stop()
 
 
-def test_a_log_that_fails_is_given_up(kernel: KernelLog) -> None:
+def test_a_log_that_fails_is_not_read_again(kernel: KernelLog) -> None:
     def read(_fd: int, _size: int) -> bytes:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -332,7 +332,7 @@ def test_a_log_that_fails_is_given_up(kernel: KernelLog) -> None:
     kills.stop()
 
 
-def test_a_log_that_ends_is_given_up(kernel: KernelLog, kills: MemoryKills) -> None:
+def test_a_log_that_ends_is_not_read_again(kernel: KernelLog, kills: OomKills) -> None:
     kernel.write(summary())
     assert killed(kills)
     kernel.end()

@@ -1,15 +1,15 @@
-"""Which containers the kernel has killed a process of for lack of memory, by the kernel's own log.
+"""Finds OOM kills of containers in the kernel's log.
 
-Docker learns of such a kill from the counters of a control group, which may be gone before they are read. The kernel's
-log names the group and the process, before the process has ended, on both versions of control groups. In mm/oom_kill.c
-and mm/memcontrol.c of Linux 5.0 and later there are three lines of it:
+Docker learns of an OOM kill from the counters of a control group, which may be gone before Docker reads them. The
+kernel's log names the group and the process before the process exits, with both versions of control groups. Linux 5.0
+and later (mm/oom_kill.c, mm/memcontrol.c) logs a kill in three lines:
 
     oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/kubepods/pod1/<id>,task=sh,pid=123,uid=0
     Tasks in /kubepods/pod1/<id> are going to be killed due to memory.oom.group set
     Memory cgroup out of memory: Killed process 123 (sh) total-vm:...
 
-The first is written for ten kills in five seconds, on the whole machine, and the last for each. So a process counts as
-well as a group.
+The first line is limited to ten in five seconds on the whole machine; the last is logged for each kill. So kills are
+recorded both by container id and by pid.
 """
 
 import os
@@ -30,50 +30,50 @@ from shim.base.wakeup import Waker
 KERNEL_LOG = Path("/dev/kmsg")
 
 RECORD_SIZE = 8192
-"""Bytes of a read; no kernel gives a longer record to a reader."""
+"""Bytes of a read; no kernel returns a longer record."""
 MAX_CONTAINERS = 4096
-"""Containers that are remembered, the last ones: several times as many as a node has, ended ones included."""
+"""Killed containers that are remembered, latest first: several times the containers of a full node."""
 MAX_PROCESSES = 4096
-"""Processes that are remembered, the last ones. What is asked for ended a moment ago."""
+"""Killed processes that are remembered, latest first. Callers ask about processes that have just exited."""
 
 _FROM_KERNEL = re.compile(rb"[0-7],")
-"""Level and facility of a record, in one number, if the facility is the kernel's, 0. What a program writes always has
-another one: the kernel sees to it."""
+"""Level and facility of a record in one number, with the kernel's facility 0. The kernel gives records that programs
+write another facility."""
 _GROUP_ABOVE, _GROUP_BELOW = b"Tasks in ", b" are going to be killed due to memory.oom.group set"
 _SUMMARY, _SUMMARY_GROUP, _SUMMARY_TASK = b"oom-kill:constraint=", b",task_memcg=", b",task="
 _PROCESS = re.compile(rb"(?:Memory cgroup o|O)ut of memory(?: \([a-z_]+\))?: Killed process ([1-9]\d{0,9}) ")
 _ID = re.compile(rb"/(?:[^/]*-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
-"""A container's full id in the path of a control group, as Docker's drivers name one: `<id>` or `docker-<id>.scope`."""
+"""A container's full id in the path of a control group. Docker's drivers name a group `<id>` or `docker-<id>.scope`."""
 
 _SLACK_NS = 10 * SECOND
-"""How much later than the end of a process Docker's `StartedAt` may seem to be: Docker takes it after the start."""
+"""How long after the exit of a process its container's `StartedAt` may lie: Docker notes the time after the start."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the pid namespace of the machine itself (PROC_PID_INIT_INO), whose pids the kernel writes."""
+"""Inode of the machine's initial pid namespace (PROC_PID_INIT_INO). The kernel logs the pids of this namespace."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What a record of the kernel's log says of a kill for lack of memory."""
+    """An OOM kill, as a record of the kernel's log describes it."""
 
     containers: tuple[str, ...] = ()
-    """Ids in the path of the group: the container's, perhaps within those of others around it, as in kind."""
+    """Ids in the path of the group: the container, and with nested containers (kind) also the outer containers."""
     pid: int = 0
-    """Of the process, 0 if the record names a group."""
+    """The killed process; 0 if the record names a group."""
 
 
 def kill_of(record: bytes) -> Kill | None:
-    """Return the kill that a record of /dev/kmsg is about, None if it is about anything else.
+    """Return the OOM kill that a record of /dev/kmsg reports; None for any other record.
 
-    A text is recognized by its beginning: names of processes and paths, which programs choose, may hold any other part.
+    Only the beginning of a text identifies it: programs choose the names and paths that follow.
     """
-    # What follows on more lines, each with a blank before it, are keys and values beside the text.
+    # Continuation lines, which begin with a blank, hold keys and values.
     head, _, text = record.partition(b"\n")[0].partition(b";")
     if not _FROM_KERNEL.match(head):
         return None
     if text.startswith(_SUMMARY):
-        # The first of each: the name of a process comes later, and a container's id before what it may name itself.
+        # The first match of each: names that the container chooses (of subgroups, of processes) come after its id.
         return _of_group(text.partition(_SUMMARY_GROUP)[2].partition(_SUMMARY_TASK)[0])
     if text.startswith(_GROUP_ABOVE) and text.endswith(_GROUP_BELOW):
         return _of_group(text[len(_GROUP_ABOVE) : -len(_GROUP_BELOW)])
@@ -87,18 +87,17 @@ def _of_group(path: bytes) -> Kill | None:
 
 
 def pids_are_the_kernels() -> bool:
-    """Whether the pids that this process sees are those that the kernel writes; not in a container, as in kind."""
+    """Return whether this process is in the initial pid namespace, so that the pids in the log are valid here."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
     except OSError:
         return False
 
 
-class MemoryKills:
-    """Kills for lack of memory since the boot of the machine, as far as the kernel still has them. Thread-safe.
+class OomKills:
+    """The OOM kills since the machine booted, as far as the kernel's log still has them. Thread-safe.
 
-    A thread waits for new records, so that none is lost that the kernel overwrites later. There are none where the log
-    cannot be read.
+    A thread reads new records before the kernel overwrites them. Without a readable log no kill is known.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class MemoryKills:
         read: Callable[[int, int], bytes] = os.read,
         has_pids: Callable[[], bool] = pids_are_the_kernels,
     ) -> None:
-        """`read` reads one record; `has_pids` returns whether pids in records are those of this process's namespace."""
+        """`read` reads one record; `has_pids` returns whether pids in the log are valid in this process."""
         self._device = device
         self._read = read
         self._has_pids = has_pids
@@ -118,12 +117,12 @@ class MemoryKills:
         self._readable = False
         self._containers: LruCache[str, bool] = LruCache(capacity=MAX_CONTAINERS)
         self._processes: LruCache[int, int] = LruCache(capacity=MAX_PROCESSES)
-        """When the kill of a process was read, ns since the epoch, by its pid."""
+        """When the kill of each pid was read, ns since the epoch."""
         self._stop: Waker | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read what the log holds, and go on in a thread."""
+        """Read the log so far, then follow it in a thread."""
         try:
             self._fd = os.open(self._device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -134,9 +133,9 @@ class MemoryKills:
             )
             return
         self._readable = True
-        self._catch_up(with_pids=False)  # nobody knows whose pids these were
+        self._catch_up(with_pids=False)  # the pids may have been reused since
         self._stop = Waker()
-        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="memory-kills", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="kernel-log", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -152,11 +151,11 @@ class MemoryKills:
                 self._fd = -1
 
     def include(self, container_id: str, *, pid: int, started_at: int) -> bool:
-        """Whether a process of a container that has ended by SIGKILL was killed for lack of memory.
+        """Return whether a container that exited by SIGKILL had an OOM kill.
 
-        `pid` is that of its first process, 0 if it is not known, and `started_at` when that began, ns since the epoch.
-        What the kernel has written before this call is included, and it writes before a process has ended. A container
-        that was restarted by hand counts as the same: the clock of the kernel's log goes its own way.
+        `pid` is its first process (0 if unknown), `started_at` the start in ns since the epoch. All records before this
+        call count; the kernel logs a kill before the process exits. Kills of earlier runs of a container count too,
+        since the clock of the kernel's log cannot be compared with Docker's.
         """
         self._catch_up(with_pids=True)
         if self._containers.get(container_id):
@@ -164,7 +163,7 @@ class MemoryKills:
         killed_at = self._processes.get(pid) if pid else None
         if killed_at is None or killed_at + _SLACK_NS < started_at:
             return False
-        self._containers.put(container_id, True, weight=1)  # pids are used again
+        self._containers.put(container_id, True, weight=1)  # the pid may be reused
         return True
 
     def _run(self, stop: Waker) -> None:
@@ -176,7 +175,7 @@ class MemoryKills:
                 return
 
     def _catch_up(self, *, with_pids: bool) -> bool:
-        """Read all records that there are; return False if no more can be read."""
+        """Read all available records; return False if the log cannot be read any more."""
         with self._lock:
             while self._readable:
                 try:
@@ -184,7 +183,7 @@ class MemoryKills:
                 except BlockingIOError:
                     return True
                 except BrokenPipeError:
-                    continue  # the kernel has overwritten the next ones; those after them follow
+                    continue  # the kernel has overwritten records; the next read returns the oldest that is left
                 except OSError as error:
                     log.warning("reading kernel log failed", path=str(self._device), error=error)
                     record = b""

@@ -40,7 +40,7 @@ from shim.stats_cache import StatsCache
 from shim.streaming.backlog import Room
 from shim.streaming.patience import LooksByContainer
 from shim.streaming.sessions import Sessions
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.unseen import Unseen
 
 PAUSE_EXIT_SECONDS = 10.0

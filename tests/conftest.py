@@ -22,7 +22,7 @@ from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 from tests.clock import Clock
 from tests.fakes.engine import FakeEngine

@@ -52,7 +52,7 @@ LEFT_OUT = {
     "shim/stats/readings.py _MAX_READS": "how often the server reads again",
     "shim/stats_cache.py _MAX_POINTS": "what the server keeps of its own measurements",
     "shim/stats_cache.py _MAX_WINDOW": "a time of the server's own",
-    "shim/view/legacy.py _MAX_ATTEMPT": "a number that the CRI has",
+    "shim/view/cri_dockerd_pods.py _MAX_ATTEMPT": "a number that the CRI has",
     "shim/view/work_queue.py MAX_RETRY_SECONDS": "a wait of the server's own workers",
 }
 """Constants of such a name that need no row, and why."""

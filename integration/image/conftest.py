@@ -25,7 +25,7 @@ from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.logs import FakeLogs
 
 Publish = Callable[..., str]

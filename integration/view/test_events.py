@@ -20,7 +20,7 @@ from shim.domain.errors import NotFound
 from shim.domain.names import sandbox_name
 from shim.engine.client import DockerEngine
 from shim.view import translate
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.records import Record
 from shim.view.watch import Timings, Watcher
 

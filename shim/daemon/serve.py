@@ -75,7 +75,7 @@ from shim.streaming.listener import Listener, listen
 from shim.streaming.pace import SWITCH_INTERVAL
 from shim.streaming.server import StreamServer
 from shim.streaming.sessions import Sessions
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 
 _RECOVER_RETRY = 1.0

@@ -13,7 +13,7 @@ import structlog
 from shim.cri import probe
 from shim.cri.server import CriServer
 from shim.domain.errors import ShimError
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 
 _PARTS = 4
 """A check begins with each of so many parts of systemd's time, and has as long: so one that fails is logged, and what

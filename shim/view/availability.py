@@ -1,4 +1,4 @@
-"""Whether the node view may answer: only while it is synced, never in the middle of a sync."""
+"""Decides whether the node view may answer reads: only while it is synced, never during a sync."""
 
 import threading
 import time
@@ -10,14 +10,14 @@ from shim.domain.errors import Unavailable
 
 T = TypeVar("T")
 
-NOT_SYNCED = "the view of docker's containers has not been built yet"
+NOT_SYNCED = "the view of Docker's containers has not been built yet"
 CONNECT_SECONDS = 2.0
-"""How long reads wait after the start of the server for Docker to be reached at all. A Docker that works is reached
-within milliseconds; one that hangs would delay the start of the server, which reads what pods there are."""
+"""How long reads wait for the first connection to Docker after the start of the server. A working Docker answers within
+milliseconds; a hung Docker would delay the start, during which the server reads the pods."""
 
 
 class Availability:
-    """Synced, syncing or disconnected. Guarded by the condition of its owner, which must be held."""
+    """The state of the connection: synced, syncing or disconnected. Callers hold the owner's condition."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class Availability:
         initially: str = NOT_SYNCED,
         refusal: type[Unavailable] = Unavailable,
     ) -> None:
-        """`timeout` is how many seconds a read waits for a sync in progress.
+        """`timeout` bounds the wait of a read for a sync in progress, in seconds.
 
-        `initially` is the reason before the first sync; `refusal` is raised when a read cannot be answered.
+        `initially` is the reason before the first sync; reads raise `refusal`.
         """
         self._changed = changed
         self._timeout = timeout
@@ -40,11 +40,11 @@ class Availability:
         self._connect_until = time.monotonic() + CONNECT_SECONDS
         self._epoch = 0
         self.syncs = 0
-        """How many syncs have been completed."""
+        """Completed syncs."""
 
     @property
     def outage(self) -> str | None:
-        """Why reads are refused; None while synced."""
+        """The reason why reads are refused; None while synced."""
         return self._outage
 
     @property
@@ -53,18 +53,18 @@ class Availability:
         return 0.0 if self._outage is None else time.monotonic() - self._out_since
 
     def begin_sync(self) -> int:
-        """Begin a sync, since Docker answers; return its epoch, which `complete_sync` needs."""
+        """Begin a sync; return its epoch for `complete_sync`."""
         self._epoch += 1
         self._syncing = True
         self._changed.notify_all()
         return self._epoch
 
     def is_stale(self, epoch: int) -> bool:
-        """Whether the connection has been lost since the sync of this epoch began."""
+        """Return whether the connection was lost after the sync of this epoch began."""
         return epoch != self._epoch
 
     def complete_sync(self, epoch: int) -> bool:
-        """Allow reads, and return True; return False if the connection has been lost since that sync began."""
+        """Allow reads and return True; return False if the connection was lost after the sync began."""
         if self.is_stale(epoch):
             return False
         self._syncing = False
@@ -83,19 +83,19 @@ class Availability:
         self._changed.notify_all()
 
     def wait_available(self, *, timeout: float | None = None) -> None:
-        """Return when reads are allowed; raise Unavailable at once while disconnected.
+        """Wait for a sync in progress. Raise Unavailable if reads are refused, at once while disconnected.
 
-        `timeout` is how many seconds to wait for a sync at most, None for the timeout of this object.
+        `timeout` lowers the bound of this object, in seconds.
         """
         if self._outage is None:
             return
         end = time.monotonic() + (self._timeout if timeout is None else min(timeout, self._timeout))
-        # Before the first connection no sync has begun; that wait is shorter.
+        # Before the first connection no sync is in progress, and the wait is shorter.
         if self._wait(lambda: self._epoch, until=min(end, self._connect_until)):
             self._wait(lambda: not self._syncing, until=end)
         if self._outage is not None:
             raise self._refusal(self._outage)
 
     def _wait(self, predicate: Callable[[], T], *, until: float) -> T:
-        what = f"wait for docker ({self._outage})"
+        what = f"wait for Docker ({self._outage})"
         return deadline.wait_for(self._changed, predicate, what=what, limit=until - time.monotonic())

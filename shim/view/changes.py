@@ -1,7 +1,7 @@
-"""Which CRI events lie between two records of one container. Pure.
+"""Computes the CRI events between two records of a container. Pure.
 
-They are computed from records and not taken from Docker's events: those are repeated after a reconnect, lost while
-disconnected, and cannot be distinguished from changes that an RPC has already published.
+CRI events come from records, not from Docker's events: Docker repeats events after a reconnect and drops them while
+disconnected, and an event may report a change that an RPC has already published.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ DELETED = pb.CONTAINER_DELETED_EVENT
 
 
 def steps(old: Record | None, new: Record | None) -> tuple[pb.ContainerEventType, ...]:
-    """Return the events from `old` to `new` in order; None if there is no container."""
+    """Return the events from `old` to `new` in order; None stands for no container."""
     if new is None:
         if old is None:
             return ()
@@ -27,14 +27,14 @@ def steps(old: Record | None, new: Record | None) -> tuple[pb.ContainerEventType
     if old.state.from_list_only:
         return _after_list_only(old.state, new.state)
     if _run_of(old.state) != _run_of(new.state):
-        # Docker restarted it between two inspects: the run that was known has ended.
+        # Docker restarted the container between two inspects, so the known run has ended.
         ended = (STOPPED,) if _alive(old.state) else ()
         return (*ended, *_run(new.state))
     return (STOPPED,) if _alive(old.state) and _ended(new.state) else ()
 
 
 def removed(record: Record, *, at: int) -> Record:
-    """Return the last record of a container that is gone; one that was running has exited with an unknown result."""
+    """Return the last record of a removed container: a running container has exited with an unknown result."""
     if not _alive(record.state):
         return record
     state = replace(
@@ -43,21 +43,21 @@ def removed(record: Record, *, at: int) -> Record:
         pid=0,
         exit_code=EXIT_UNSEEN,
         reason=ERROR,
-        message="it was removed before its exit was seen",
+        message="the container was removed before its exit was seen",
         finished_at=at,
     )
     return replace(record, state=state)
 
 
 def missed_exit(record: Record, *, at: int) -> Record:
-    """Return the record of a container whose process is gone while Docker lists it as running."""
+    """Return the EXITED record of a container that Docker lists as running although its process is gone."""
     state = replace(
         record.state,
         phase=pb.CONTAINER_EXITED,
         pid=0,
         exit_code=EXIT_UNSEEN,
         reason=UNSEEN,
-        message="its process is gone, but docker has missed the exit and calls it running",
+        message="the process is gone, but Docker has missed the exit and lists the container as running",
         finished_at=at,
         missed_exit=True,
     )
@@ -65,7 +65,7 @@ def missed_exit(record: Record, *, at: int) -> Record:
 
 
 def _run(state: ContainerState) -> tuple[pb.ContainerEventType, ...]:
-    """Return the events of one run from its beginning; a container whose start failed has only stopped."""
+    """Return the events of a run from its beginning; a failed start gives STOPPED only."""
     if state.reason == START_ERROR:
         return (STOPPED,)
     if not state.started_at:
@@ -74,19 +74,19 @@ def _run(state: ContainerState) -> tuple[pb.ContainerEventType, ...]:
 
 
 def _after_list_only(old: ContainerState, new: ContainerState) -> tuple[pb.ContainerEventType, ...]:
-    """Return the events after a record from a list, which has no times that identify a run."""
+    """Return the events after a record from a list, which lacks the times that identify a run."""
     if _ended(new):
         return (STOPPED,)
     return (STARTED,) if _alive(new) and not _alive(old) else ()
 
 
 def _run_of(state: ContainerState) -> tuple[int, bool]:
-    """Return what identifies a run of a container. A failed start is a run of its own."""
+    """Return the identity of a run. A failed start is a separate run."""
     return state.started_at, state.reason == START_ERROR
 
 
 def _alive(state: ContainerState) -> bool:
-    """Whether a run has not ended by what is known: an UNKNOWN container keeps its times."""
+    """Return whether the run has no known end; an UNKNOWN container keeps its times."""
     return bool(state.started_at) and not state.finished_at
 
 

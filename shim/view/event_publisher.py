@@ -1,6 +1,6 @@
-"""Which changes of the view subscribers get, and when.
+"""Publishes the changes of the view to subscribers.
 
-Guarded by the lock of the view, which must be held, so that all subscribers get the same order.
+Callers hold the lock of the view, so that all subscribers get the same order.
 """
 
 import math
@@ -14,32 +14,32 @@ from shim.view import changes
 from shim.view.records import Change, Key, Record, key_of
 
 KEEP_SECONDS = 30.0
-"""How long changes are kept for a subscriber that was ended or dropped. It lists, and subscribes again, at once."""
+"""How long changes are kept after subscribers were ended or dropped. Their clients list and subscribe again at once."""
 
 
 class EventPublisher:
-    """Publishes the changes between records; those of what is being set up are deferred.
+    """Publishes the changes between records, and defers changes of objects that are being set up.
 
-    A client whose stream has ended lists, and then subscribes again. What changes between the two is kept for
-    the next subscriber, also when Docker is lost once more.
+    A client whose stream has ended lists and then subscribes again. Changes between the two are kept for the next
+    subscriber, also if Docker is lost again.
     """
 
     def __init__(self, *, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`capacity` is how many changes a subscriber may fall behind."""
+        """A subscriber may fall `capacity` changes behind."""
         self._capacity = capacity
         self._clock = clock
         self._broadcast = Broadcast[Change](capacity=capacity)
         self._missed: list[Change] | None = None
-        """Changes since subscribers were ended or dropped, at most one more than one can take; None if none were."""
+        """Changes since subscribers were ended or dropped, at most `capacity` + 1; None if no subscriber missed any."""
         self._keep_until = math.inf
-        """Until when they are kept, by the clock; without an end while disconnected."""
+        """When `_missed` expires, by the clock; never while disconnected."""
         self._deferred: dict[Key, list[Change]] = {}
 
     def subscribe(self) -> Subscription[Change]:
         """Return a context manager with every change from now on.
 
-        While disconnected also with those since `disconnect`; afterwards, the first one, with those that no subscriber
-        has got since others were ended or dropped.
+        It begins with missed changes: while disconnected the changes since `disconnect`, and later, for the first
+        subscriber, all changes since subscribers were ended or dropped.
         """
         self._forget_late()
         subscription = self._broadcast.subscribe(self._missed or ())
@@ -52,7 +52,7 @@ class EventPublisher:
         return len(self._broadcast)
 
     def wait_taken(self) -> int:
-        """Wait until all subscribers have taken the changes so far, as `Broadcast.wait_taken` does.
+        """Wait until all subscribers have taken the changes so far; return the number dropped for being slow.
 
         The lock of the view must not be held.
         """
@@ -61,7 +61,7 @@ class EventPublisher:
     def disconnect(self, error: ShimError) -> None:
         """End every subscription with `error`, and keep changes from now on.
 
-        Those kept before stay kept where no subscriber has come for them.
+        Changes that were kept before and that no subscriber has fetched are kept on.
         """
         self._forget_late()
         if self._missed is None or len(self._broadcast):
@@ -70,7 +70,7 @@ class EventPublisher:
         self._broadcast.end(error)
 
     def reconnect(self) -> None:
-        """Keep the changes since `disconnect` for a while if no subscriber has come for them."""
+        """Keep the changes since `disconnect` for KEEP_SECONDS if no subscriber has fetched them."""
         if len(self._broadcast) or len(self._missed or ()) > self._capacity:
             self._missed = None
         self._keep_until = self._clock() + KEEP_SECONDS
@@ -82,7 +82,7 @@ class EventPublisher:
             self._missed, self._keep_until = [], self._clock() + KEEP_SECONDS
 
     def publish(self, old: Record | None, new: Record | None) -> None:
-        """Publish the changes from one record of a container to the next; None if there is no container."""
+        """Publish the changes from one record of a container to the next; None stands for no container."""
         now = time.time_ns()
         record = new or (old and changes.removed(old, at=now))
         if record is None:
@@ -100,7 +100,7 @@ class EventPublisher:
         self._deferred[key] = []
 
     def flush(self, key: Key) -> None:
-        """Publish the deferred changes in order, with the present time: times must not go back."""
+        """Publish the deferred changes in order, stamped with the current time: times must not go back."""
         for change in self._deferred.pop(key):
             self._send(replace(change, at=time.time_ns()))
 

@@ -1,4 +1,4 @@
-"""The images of the node by id, tag, digest and id prefix."""
+"""Indexes the images of the node by id, tag, digest and id prefix."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from shim.view.records import ImageRecord
 
 
 class ImageIndex:
-    """Images by id and by name. A change costs no more for one of many images than for one of few.
+    """Images by id and by name. The cost of a change does not depend on the number of images.
 
-    An image without a name that others were built from is not there, as in Docker's own list.
+    As in Docker's list, an image without a name that other images were built from is hidden.
     """
 
     __slots__ = ("_by_id", "_by_name", "_children", "_records")
@@ -24,7 +24,7 @@ class ImageIndex:
         self._by_id: dict[ImageId, ImageRecord] = {}
         self._by_name: dict[str, ImageRecord] = {}
         self._children: Counter[ImageId] = Counter()
-        """How many images were built from each."""
+        """The number of images that were built from each image."""
         self._records: tuple[ImageRecord, ...] | None = None
         for record in records:
             known = self._by_id.get(record.id)
@@ -32,22 +32,22 @@ class ImageIndex:
 
     @property
     def records(self) -> tuple[ImageRecord, ...]:
-        """All images."""
+        """All images that are not hidden."""
         if self._records is None:
-            self._records = tuple(record for record in self._by_id.values() if self._is_there(record))
+            self._records = tuple(record for record in self._by_id.values() if self._is_listed(record))
         return self._records
 
     def find(self, reference: str) -> ImageRecord | None:
         """Find an image by id, tag, digest or id prefix; None if there is none.
 
-        A name wins over an equal id prefix, as in Docker. Raise InvalidArgument for what is no reference, and for a
-        prefix that several images share.
+        A name wins over an equal id prefix, as in Docker. Raise InvalidArgument for an invalid reference and for an
+        ambiguous prefix.
         """
         record = self.find_any(reference)
-        return record if record is not None and self._is_there(record) else None
+        return record if record is not None and self._is_listed(record) else None
 
     def find_any(self, reference: str) -> ImageRecord | None:
-        """Find an image as `find` does, also one that Docker's list leaves out."""
+        """Find an image as `find` does, including hidden images."""
         whole = references.image_id(reference)
         if whole is not None:
             return self._by_id.get(whole)
@@ -59,11 +59,11 @@ class ImageIndex:
         return None if only is None else self._by_id[ImageId(only)]
 
     def get(self, image_id: ImageId) -> ImageRecord | None:
-        """Return the image of this id, also one that Docker's list leaves out."""
+        """Return the image with this id, even if hidden."""
         return self._by_id.get(image_id)
 
     def put(self, record: ImageRecord) -> list[ImageId]:
-        """Take in this record of an image. Return the others that have lost a tag to it."""
+        """Store the record of an image. Return the ids of other images that have lost a tag to it."""
         self.remove(record.id)
         losers = self._take_tags_from_others(record)
         self._by_id[record.id] = record
@@ -74,7 +74,7 @@ class ImageIndex:
         return losers
 
     def remove(self, image_id: ImageId) -> None:
-        """Drop an image, if it is there."""
+        """Drop an image. Idempotent."""
         record = self._by_id.pop(image_id, None)
         if record is None:
             return
@@ -86,15 +86,15 @@ class ImageIndex:
         self._records = None
 
     def add_name(self, reference: str, record: ImageRecord) -> None:
-        """Take in this name, one of `record`'s, as a name of that image and of no other.
+        """Give an image one name of `record`, and take the name from any other image.
 
-        Everything else in the index is newer than `record`, if the index has the image.
+        If the index has the image, its other data is newer than `record` and stays.
         """
         part = _only_as(record, references.canonical(reference))
         known = self._by_id.get(record.id)
         self.put(part if known is None else _with_names(known, part))
 
-    def _is_there(self, record: ImageRecord) -> bool:
+    def _is_listed(self, record: ImageRecord) -> bool:
         return bool(record.names) or not self._children[record.id]
 
     def _take_tags_from_others(self, record: ImageRecord) -> list[ImageId]:
@@ -108,7 +108,7 @@ class ImageIndex:
 
 
 def name_for_people(record: ImageRecord, *, wanted: str) -> str:
-    """Return `wanted` if that is a name of this image, else its first name, else its id."""
+    """Return `wanted` if it names this image, else the image's first name, else its id."""
     names = record.names
     if wanted in names:
         return wanted
@@ -119,7 +119,7 @@ def name_for_people(record: ImageRecord, *, wanted: str) -> str:
 
 
 def _only_as(record: ImageRecord, name: str) -> ImageRecord:
-    """Return the record with only this tag and the digests in its repository."""
+    """Return the record with this tag only, and with the digests in its repository."""
     repository = references.parse(name).name
     return replace(
         record,

@@ -1,8 +1,8 @@
-"""The images of the node view: what has changed is inspected alone, and all are listed seldom.
+"""The images of the node view: a changed image is inspected alone, and lists of all images are rare.
 
-They are synced beside the containers, and may be unknown while those are known: an image store that fails or is slow
-must not take the pods away. A list of all takes Docker 0.5 s with 10,000 images, and with the containerd image store
-5 s with 1,000. Only callers who want all images wait for one, until they have been listed for the first time.
+Images are synced separately from containers and may be unknown while the containers are known: a slow or failing image
+store must not hide the pods. Docker takes 0.5 s to list 10,000 images, and with the containerd image store 5 s to list
+1,000. Only callers that want all images wait for a list, and only for the first.
 """
 
 import threading
@@ -20,22 +20,21 @@ from shim.view.in_flight_reads import InFlightReads, Moment, Read
 from shim.view.records import ImageRecord
 
 IMAGES = "images"
-"""The key of lists of all images; inspects of containers have the container's id, hexadecimal digits."""
+"""The key of lists of all images among the reads; the key of a container's inspect is its id."""
 ONE_IMAGE = "image"
-"""The key of inspects of single images. Those of other images do not supersede one, but a list that begins or ends
-does: the result of an inspect is thus newer than what a list in flight was requested for."""
-NOT_LISTED = "docker's images have not been listed yet"
+"""The key of inspects of single images. The start and the end of a list supersede them, so that the result of an
+inspect is newer than a list in flight. Inspects of other images do not."""
+NOT_LISTED = "Docker's images have not been listed yet"
 
 
 class ImagesUnknown(Unavailable):
-    """The containers of this node are known, its images are not; the message says why."""
+    """The images of this node are unknown, for the reason in the message; its containers are known."""
 
 
 class ImageView:
     """The images of this node. Thread-safe.
 
-    Its reads raise Unavailable as those of the `shim.view.node.NodeView` that it is a part of, and ImagesUnknown until
-    all images have been listed.
+    Reads raise Unavailable as the reads of `NodeView` do, and ImagesUnknown until all images have been listed.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class ImageView:
     ) -> None:
         """Create an empty view; `changed` is the lock of the node view, which guards `availability` and `reads`.
 
-        `timeout` is how many seconds a read waits for the first list of a connection to Docker.
+        A read waits up to `timeout` seconds for the first list after a connection to Docker.
         """
         self._engine = engine
         self._changed = changed
@@ -60,11 +59,11 @@ class ImageView:
         self._clock = clock
         self._index = ImageIndex(())
         self._asked: dict[str, Moment] = {}
-        """Since when Docker's answer about an image is known, by id, and by a name that was confirmed alone."""
+        """When the call behind each record began, by id, or by a name that was confirmed separately."""
         self._unseen: dict[str, int] = {}
-        """Time of the last event of each image that has not been inspected since, by the event's id or name."""
+        """Time of the last event of each image that has not been inspected since, by the id or name in the event."""
         self._being_removed: dict[ImageId, ImageRecord] = {}
-        """The images that a call removes now, with the names they had before."""
+        """Images that a call is removing, with their former names."""
 
     # Reads
 
@@ -75,36 +74,36 @@ class ImageView:
             return self._index.records
 
     def find(self, reference: str) -> ImageRecord | None:
-        """Return the image of this id, unique id prefix, tag or digest, in any form; None if there is none.
+        """Return the image with this id, unique id prefix, tag or digest, in any form; None if there is none.
 
-        Raise InvalidArgument for what is no reference, and for a prefix that several ids share.
+        Raise InvalidArgument for an invalid reference and for an ambiguous prefix.
         """
         with self._changed:
             self._wait_listed_locked()
             return self._index.find(reference)
 
     def find_listed(self, reference: str) -> ImageRecord | None:
-        """Return what `find` does, but None, without a wait, while not all images are known."""
+        """Return the image that `find` returns; None, without a wait for a list, until all images are known."""
         with self._changed:
             self._availability.wait_available()
             return None if self._listed.outage is not None else self._index.find(reference)
 
     def last_known(self, reference: str) -> ImageRecord | None:
-        """Return what `find` would by what is known of images now, even if outdated or incomplete. Never wait.
+        """Find an image among the last known images, which may be outdated or incomplete. Never wait.
 
-        For answers that are about another object and only name an image.
+        For answers about other objects that only name an image.
         """
         with self._changed:
             return self._index.find(reference)
 
     def is_listed(self) -> bool:
-        """Whether all images are known. Raise Unavailable while disconnected."""
+        """Return whether all images are known. Raise Unavailable while disconnected."""
         with self._changed:
             self._availability.wait_available()
             return self._listed.outage is None
 
     def wait_listed(self, seconds: float) -> bool:
-        """Whether all images are known, after a wait of at most `seconds`, whether the containers are known or not."""
+        """Wait up to `seconds` until all images are known; return whether they are."""
         with self._changed:
             try:
                 self._listed.wait_available(timeout=seconds)
@@ -118,19 +117,19 @@ class ImageView:
             return len(self._index.records)
 
     def outage(self) -> str:
-        """Return why images are not known; empty while they are, connected or not."""
+        """Return why images are unknown; empty while they are known."""
         with self._changed:
             return self._listed.outage or ""
 
     def not_inspected(self) -> list[ImageId]:
-        """Return the images of which only the list is known."""
+        """Return the images that are known only from a list."""
         with self._changed:
             return [record.id for record in self._index.records if not record.inspected]
 
     def asked_after(self, reference: str, stamp: int) -> bool:
-        """Whether what is known of an image is from a call that began after an event, so that it includes that.
+        """Return whether the record of an image includes an event: whether its call to Docker began after the event.
 
-        `stamp` is the event's `timeNano`, `reference` the id or the canonical name of the event.
+        `stamp` is the event's `timeNano`, `reference` the id or the canonical name in the event.
         """
         with self._changed:
             known = self._index.find_any(reference)
@@ -139,18 +138,18 @@ class ImageView:
         return any(moment is not None and moment.follows(stamp, now=now) for moment in asked)
 
     def note_event(self, reference: str, stamp: int) -> None:
-        """Note that an image has changed at `stamp`, ns since the epoch, and is inspected later."""
+        """Record that an image changed at `stamp`, ns since the epoch, and is due for an inspect."""
         with self._changed:
             self._unseen[reference] = stamp
 
     def note_seen(self, reference: str, stamp: int) -> None:
-        """Note that an image has been inspected after an event of this time."""
+        """Record that an image has been inspected after the event at `stamp`."""
         with self._changed:
             if self._unseen.get(reference, stamp) <= stamp:
                 self._unseen.pop(reference, None)
 
     def has_unseen_events(self) -> bool:
-        """Whether an image has changed that has not been inspected since: any tag may be another image's by now."""
+        """Return whether a changed image awaits its inspect: until then any tag may have moved to another image."""
         with self._changed:
             return bool(self._unseen)
 
@@ -161,31 +160,31 @@ class ImageView:
     # Sync
 
     def begin_sync(self) -> None:
-        """Begin a sync: events arrive from now on, and earlier lists do not count. The lock is held."""
+        """Begin a sync: events arrive from now on, and earlier lists do not count. The caller holds the lock."""
         self._listed.disconnect(NOT_LISTED)
         self._listed.begin_sync()
         self._unseen.clear()
-        # A list in flight may be older than the first event: it is repeated.
+        # A list in flight may be older than the first event, so it is repeated.
         self._reads.supersede(IMAGES)
         self._reads.supersede(ONE_IMAGE)
 
     def disconnect(self, reason: str) -> None:
-        """Refuse reads while Docker cannot be reached, and end those that wait for a list. The lock is held."""
+        """Refuse reads while Docker cannot be reached, and end reads that wait. The caller holds the lock."""
         self._listed.disconnect(reason)
 
     def note_failure(self, error: ShimError) -> None:
-        """Record why the images could not be listed. Those that are known stay known."""
+        """Record why the images could not be listed. Images that are known stay known."""
         with self._changed:
             if self._listed.outage is not None:
-                self._listed.disconnect(f"docker's images are not known, listing them is repeated: {error}")
+                self._listed.disconnect(f"Docker's images are not known, listing them is retried: {error}")
 
     # Writes after a change
 
     def refresh(self) -> None:
-        """List the images and publish them. Raise what the list raises; the images then stay as they are.
+        """List the images and publish them. Raise the errors of the list; the images then stay as they are.
 
-        A change of one image does not supersede a list, which may take long, but is applied to its answer. Only a list
-        that ended first, or a new connection, supersedes it; then the images are listed again.
+        A list may take long, so a change of an image does not supersede it but is applied to its answer. Only another
+        list that ended first, or a new connection, supersedes a list; then the images are listed again.
         """
         while True:
             with self._reads.reading(IMAGES, lock=self._changed) as read:
@@ -202,10 +201,10 @@ class ImageView:
                         return
 
     def refresh_one(self, reference: str) -> ImageRecord | None:
-        """Inspect one image, by its id or any name, and publish it. None if Docker has none of this name.
+        """Inspect an image, by its id or any name, and publish it; None if Docker does not have it.
 
-        Raise what the inspect raises otherwise; the images then stay as they are. Docker reports no change of an image
-        whose tag another one has taken, so that one is inspected as well.
+        Raise the other errors of the inspect; the images then stay as they are. Images that lose a tag to this image
+        are inspected as well: Docker sends no event for them.
         """
         while True:
             with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
@@ -223,16 +222,16 @@ class ImageView:
         return self.last_known(record.id)
 
     def lookup(self, reference: str) -> ImageRecord | None:
-        """Ask Docker for one image, named in any form. Raise InvalidArgument for what is no reference."""
+        """Ask Docker for an image, named in any form. Raise InvalidArgument for an invalid reference."""
         if references.image_id(reference) is None:
             canonical = references.canonical(reference)
-            # A prefix of an id looks like a name, too: that is left to Docker.
+            # A prefix of an id looks like a name, and only Docker can tell them apart.
             reference = canonical if "@" in reference else reference
         return self.refresh_one(reference)
 
     @contextmanager
     def names_kept(self, image_id: ImageId) -> Iterator[None]:
-        """Let `being_removed` find an image by its names for the block, in which Docker takes them away one by one."""
+        """Let `being_removed` find an image by its former names inside the block, in which Docker removes it."""
         with self._changed:
             record = self._index.get(image_id)
             if record is not None:
@@ -244,7 +243,7 @@ class ImageView:
                 self._being_removed.pop(image_id, None)
 
     def being_removed(self, reference: str) -> ImageId | None:
-        """Return the id of the image that a call removes now and that had this tag or digest before."""
+        """Return the id of the image that a call is removing and that had this tag or digest before."""
         name = references.canonical(reference)
         with self._changed:
             return next((each.id for each in self._being_removed.values() if name in each.names), None)
@@ -253,7 +252,7 @@ class ImageView:
     def removal(self, image_id: ImageId) -> Iterator[None]:
         """Drop an image at the end of the block, in which Docker removes it.
 
-        Another call may have brought it again and published it meanwhile; then Docker is asked.
+        If another call has published the image again meanwhile, ask Docker instead.
         """
         with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
             yield
@@ -265,11 +264,11 @@ class ImageView:
             self.refresh_one(image_id)
 
     def confirm(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
-        """Confirm that Docker had this image under this name at the time `since`, ns by the monotonic clock.
+        """Record that Docker had this image under this name at the time `since`, ns by the monotonic clock.
 
-        Return its record if the view has it under that name, else None; None also while not all images are known. The
-        name is added to the answers of lists that began before: Docker may have made them before it had the image.
-        Raise Unavailable while disconnected.
+        Return the image if the view has it under this name, else None; None also until all images are known. The name
+        is added to the answers of lists that began earlier, which may be older than the image. Raise Unavailable while
+        disconnected.
         """
         with self._changed:
             self._availability.wait_available()
@@ -285,14 +284,11 @@ class ImageView:
     # Internals
 
     def _is_current_locked(self, record: ImageRecord, read: Read) -> bool:
-        """Whether nothing newer has been published since the inspect of an image began.
-
-        One that equals the latest record is as good: both are the state at one moment.
-        """
+        """Return whether nothing newer was published since the inspect of an image began, or the record is the same."""
         return record == self._index.get(record.id) or not _is_superseded(read, record.id, *record.repo_tags)
 
     def _note_missing(self, reference: str, read: Read) -> ImageRecord | None:
-        """Publish that Docker has no image of this id or name. Return one that has come meanwhile."""
+        """Publish that Docker has no image with this id or name. Return the image if it has come back meanwhile."""
         with self._changed:
             known = self._index.find_any(reference)
             if known is None:
@@ -300,7 +296,7 @@ class ImageView:
             if known.id == reference and not _is_superseded(read, known.id):
                 self._forget_locked(known.id, read.began)
                 return None
-        self.refresh_one(known.id)  # Docker may still have it, under other names
+        self.refresh_one(known.id)  # Docker may still have the image under other names
         return self.last_known(reference)
 
     def _publish_list_locked(self, index: ImageIndex, read: Read) -> None:
@@ -313,7 +309,7 @@ class ImageView:
         self._listed.complete_sync(self._listed.begin_sync())
 
     def _publish_locked(self, record: ImageRecord, asked: Moment) -> list[ImageId]:
-        """Publish the record of one image; return the others that have lost a tag to it."""
+        """Publish the record of an image; return the ids of other images that have lost a tag to it."""
         self._reads.note_published(ONE_IMAGE, (record.id, *record.repo_tags))
         self._reads.apply_update(IMAGES, lambda index: index.put(record))
         self._asked[record.id] = asked

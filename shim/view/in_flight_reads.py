@@ -1,10 +1,12 @@
-"""Which calls that read from Docker are in flight, and which of them have been superseded.
+"""Tracks the reads from Docker that are in flight, and marks superseded reads.
 
-Two inspects of one container that overlap may answer in any order, and nothing in an answer shows which is the newer.
-So the one that ends first, or a removal, supersedes every other read of the same object: that one is repeated, not
-published. A caller that reads because something has changed thus always sees that change. A list of all images is not
-repeated when one of them changes, or steady pulls would never let a slow list end: the change is applied to its answer.
-Which image an inspect by name is of shows only in the answer, so such a read notes what has been published meanwhile.
+Two overlapping inspects of a container may answer in any order, and an answer does not show which is newer. So the
+inspect that ends first, or a removal, supersedes all other reads of the object: these are repeated, not published. Thus
+a caller that reads after a change always sees the change.
+
+A change of an image does not supersede a list of all images, or steady pulls would never let a slow list end. Instead
+the change is applied to the answer of the list. An inspect by name shows its image only in the answer, so such a read
+collects the images that are published meanwhile.
 """
 
 import time
@@ -16,12 +18,12 @@ from dataclasses import dataclass
 from shim.view.image_index import ImageIndex
 
 _CLOCK_SET_NS = 1_000_000
-"""By more than that the two clocks differ only if one was set; read one after the other they differ by far less."""
+"""If the offset between the two clocks changes by more than this, the wall clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time by the clock that Docker stamps its events with, and its offset from the clock that is never set."""
+    """A time by the wall clock, which stamps Docker's events, and its offset from the monotonic clock."""
 
     wall: int
     """Ns since the epoch."""
@@ -29,18 +31,18 @@ class Moment:
     """`wall` minus the monotonic clock, ns."""
 
     def follows(self, stamp: int, *, now: "Moment") -> bool:
-        """Whether this is later than Docker's `stamp`; False if the clock was set by more than 1 ms since then."""
+        """Return whether this is later than Docker's `stamp`; False if the wall clock was set by over 1 ms since."""
         return 0 < stamp < self.wall and abs(self.offset - now.offset) < _CLOCK_SET_NS
 
 
 def this_moment() -> Moment:
-    """Read the clocks."""
+    """Return the current moment."""
     wall = time.time_ns()
     return Moment(wall, wall - time.monotonic_ns())
 
 
 class Read:
-    """One call to Docker that has not been answered yet."""
+    """An unanswered call to Docker."""
 
     __slots__ = ("began", "published", "superseded", "updates")
 
@@ -49,13 +51,13 @@ class Read:
         self.superseded = False
         """Whether something newer has been published since the call began."""
         self.published: set[str] = set()
-        """Ids and names of the images that have been published or removed since then."""
+        """Ids and names of the images that have been published or removed since the call began."""
         self.updates: list[Callable[[ImageIndex], object]] = []
-        """Changes of single images since then, oldest first, to be applied to the answer."""
+        """Changes of single images since the call began, oldest first, that the answer lacks."""
 
 
 class InFlightReads:
-    """The reads in flight by their key. Guarded by the lock of its owner; empty while nothing is read."""
+    """The reads in flight by key. Callers hold the owner's lock."""
 
     def __init__(self, *, clock: Callable[[], Moment] = this_moment) -> None:
         self._clock = clock
@@ -68,7 +70,7 @@ class InFlightReads:
         return read
 
     def end(self, key: str, read: Read) -> None:
-        """Remove a read, whether it succeeded or not."""
+        """Remove a read that has succeeded or failed."""
         reads = self._reads[key]
         reads.discard(read)
         if not reads:
@@ -76,7 +78,7 @@ class InFlightReads:
 
     @contextmanager
     def reading(self, key: str, *, lock: AbstractContextManager[object]) -> Iterator[Read]:
-        """Register a read for the block. `lock` is the owner's; it is not held inside the block."""
+        """Register a read for the block. `lock` is the owner's lock; it is not held inside the block."""
         with lock:
             read = self.begin(key)
         try:
@@ -86,19 +88,19 @@ class InFlightReads:
                 self.end(key, read)
 
     def supersede(self, key: str) -> None:
-        """Mark the reads of `key` in flight as superseded: a newer state has just been published."""
+        """Mark the reads of `key` as superseded by a newer state."""
         for read in self._reads.get(key, ()):
             read.superseded = True
 
     def note_published(self, key: str, names: Iterable[str]) -> None:
-        """Note in the reads of `key` in flight that an image with this id and these names has been published."""
+        """Record in the reads of `key` that an image with this id and these names has been published."""
         for read in self._reads.get(key, ()):
             read.published.update(names)
 
     def apply_update(self, key: str, update: Callable[[ImageIndex], object], *, since: int | None = None) -> None:
-        """Have an update applied to the answers of the reads of `key` in flight, which stay valid.
+        """Have an update applied to the answers of the reads of `key`, which stay valid.
 
-        `since` is when the update was true, ns by the monotonic clock: reads that began later already include it.
+        `since` is when the update became true, ns by the monotonic clock: reads that began later include it.
         """
         for read in self._reads.get(key, ()):
             if since is None or read.began.wall - read.began.offset <= since:

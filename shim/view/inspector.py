@@ -1,8 +1,7 @@
-"""The way of one inspect into the view: inspect, publish, put, show.
+"""Inspects containers and puts the answers into the view.
 
-`Inspector.refresh` inspects a container, and `_publish` discards an answer that has been superseded.
-`RecordStore.put_locked` keeps the record, and `_show_locked` makes visible what of it may be. Docker is never called
-under the lock.
+`Inspector.refresh` inspects a container, and `_publish` discards a superseded answer. `RecordStore.put_locked` stores
+the record and decides what clients see of it. Docker is never called under the lock.
 """
 
 import threading
@@ -17,13 +16,13 @@ from shim.logs.interface import Drains
 from shim.view import translate
 from shim.view.changes import STOPPED, steps
 from shim.view.in_flight_reads import InFlightReads, Moment, Read
-from shim.view.memory_kills import KernelKills, with_memory_kill
+from shim.view.oom_kills import KernelKills, with_oom_kill
 from shim.view.pending_exits import with_log_path
 from shim.view.records import ContainerRecord, Record
 from shim.view.store import RecordStore
 
 Fallback = Callable[[Record | None], Record | None]
-"""Returns the record of a container that cannot be inspected, given its latest one."""
+"""Returns the record of a container that cannot be inspected, given its latest record."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +43,7 @@ class Inspector:
     ) -> None:
         """Create an inspector; `lock` guards the store and `reads`.
 
-        `docker_root` returns Docker's own directory; None to get it from the Engine each time.
+        `docker_root` returns Docker's data root; None to get it from the Engine each time.
         """
         self._engine = engine
         self._store = store
@@ -55,13 +54,13 @@ class Inspector:
         self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
 
     def refresh(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
-        """Inspect a container, by its full id, and publish the result.
+        """Inspect a container, by its full id, and publish the result; None if it is gone or belongs to no pod.
 
-        Return None if it is gone, or does not belong to a pod. Raise what the inspect raises otherwise; the record then
-        stays as it is, or becomes what `fallback` returns if only this container cannot be inspected.
+        Raise the other errors of the inspect. The record then stays as it is; if Docker answers but not for this
+        container, it becomes the result of `fallback`.
 
-        Strategy: an answer that was superseded while Docker worked on it may be older than the record. Nothing in it
-        shows that, so the container is inspected again, until an answer has not been superseded.
+        An answer that was superseded while Docker worked on it may be older than the record, and does not show it. So
+        the inspect is repeated until its answer is not superseded.
         """
         while True:
             with self._reads.reading(container_id, lock=self._lock) as read:
@@ -75,7 +74,7 @@ class Inspector:
                         self._publish(container_id, fallback(self._latest(container_id)), read=read)
                     raise
                 previous = self._latest(container_id)
-                inspect = with_memory_kill(inspect, previous=previous, kills=self._kills)
+                inspect = with_oom_kill(inspect, previous=previous, kills=self._kills)
                 record = translate.record_from_inspect(inspect, previous=previous)
                 if self._publish(container_id, record, read=read, inspected=read.began):
                     return record
@@ -96,9 +95,9 @@ class Inspector:
     def _publish(
         self, container_id: str, record: Record | None, *, read: Read, inspected: Moment | None = None
     ) -> bool:
-        """Publish the record that a read has led to, and return True; return False if the read was superseded.
+        """Publish the record from a read and return True; return False if the read was superseded.
 
-        A superseded record that equals the latest one is as good: both are the state at one moment.
+        A superseded record that equals the latest record counts as published.
         """
         with self._lock:
             before = self._store.latest_locked(container_id)
@@ -107,11 +106,11 @@ class Inspector:
             self._store.put_locked(container_id, record, inspected=inspected)
             names = self._store.names_locked(container_id)
         if before is not None and record is not None and STOPPED in steps(before, record):
-            _log_end(record, names)
+            _log_exit(record, names)
         return True
 
 
-def _log_end(record: Record, names: dict[str, str]) -> None:
+def _log_exit(record: Record, names: dict[str, str]) -> None:
     end = {**names, "exit_code": record.state.exit_code, "reason": record.state.reason}
     if isinstance(record, ContainerRecord):
         log.info("container ended", container=record.id, **end)

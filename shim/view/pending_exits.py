@@ -1,7 +1,7 @@
-"""When the exit of a container is published: not before its output is in its log.
+"""Holds back the exit of a container until its output is in its log.
 
-Clients read the log once they see EXITED, and only once. The exit is deferred here, in the view, so that lists,
-statuses and events agree. The state diagram is in `docs/node-view.md`.
+Clients read the log when they see EXITED, and only once. The view defers the exit, so that lists, statuses and events
+agree. `docs/node-view.md` has the state diagram.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from shim.view.translate import START_ERROR
 
 
 class NoLogs:
-    """Logs of a view that copies none: every exit is published at once."""
+    """Logs of a view that copies no logs: every exit is published at once."""
 
     def follow(self, container: ContainerLog) -> None:
         """Do nothing."""
@@ -32,16 +32,16 @@ class NoLogs:
 
 
 def with_log_path(inspect: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
-    """Return the inspect with Docker's log file in it, also for a driver whose file Docker does not report.
+    """Return the inspect with the path of Docker's log file, also for a driver whose path Docker does not report.
 
-    `root` returns Docker's own directory.
+    `root` returns Docker's data root.
     """
     path = log_path(inspect.host_config.log_config.type, reported=inspect.log_path, root=root, container_id=inspect.id)
     return inspect if path == inspect.log_path else msgspec.structs.replace(inspect, log_path=path)
 
 
 def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
-    """Return what is to be copied; `docker` is the path of Docker's file if it is not in the record yet."""
+    """Return the log to copy; `docker` is the path of Docker's file if the record lacks it."""
     return ContainerLog(
         id=record.id,
         docker=docker or record.docker_log_path,
@@ -52,11 +52,11 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
 
 
 def visible_record(record: Record | None, logs: Drains, *, before: Record | None = None) -> Record | None:
-    """Return what is visible of a container's record now; follow its log so that an exit can be published later.
+    """Return the visible record of a container, and have its log followed while it runs and drained once it has exited.
 
-    Strategy: a container that has exited, and whose log is not drained, is visible as RUNNING. An exit that is visible
-    already (`before` is the visible record) stays, since to a client the container would seem to have been started
-    again. For the same reason an UNKNOWN container stays UNKNOWN until its exit is published.
+    A container that has exited stays visible as RUNNING until its log is drained. An exit that is visible already stays
+    visible (`before` is the visible record): otherwise the container would seem to have been started again. For the
+    same reason an UNKNOWN container stays UNKNOWN until its exit is published.
     """
     if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
         return record

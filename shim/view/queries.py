@@ -1,4 +1,4 @@
-"""What clients ask of the view: all pods and containers, one of them, those of a filter."""
+"""The reads of the view: all pods and containers, one by its id, or those that match a filter."""
 
 import threading
 from collections import defaultdict
@@ -19,13 +19,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The records by kind, sandbox and pod; made for the first reader after a change, and shared until the next."""
+    """The records by kind, sandbox and pod; built for the first reader after a change, shared until the next change."""
 
     sandboxes: tuple[SandboxRecord, ...]
     containers: tuple[ContainerRecord, ...]
     by_sandbox: dict[SandboxId, tuple[ContainerRecord, ...]]
     by_pod_uid: dict[str, tuple[SandboxRecord, ...]]
-    """All sandboxes of each pod; below "" those without a uid, which are of no common pod."""
+    """All sandboxes of each pod uid; sandboxes without a uid, which share no pod, are under ""."""
 
 
 class Queries:
@@ -37,7 +37,7 @@ class Queries:
         self._availability = availability
         self._lock = lock
         self._lists: tuple[int, Lists] | None = None
-        """The lists, and the version of the store that they are of."""
+        """The lists, with the version of the store they were built from."""
 
     def lists(self) -> Lists:
         """Return all records."""
@@ -46,20 +46,20 @@ class Queries:
             return self.lists_locked()
 
     def lists_locked(self) -> Lists:
-        """Return all records known now, synced or not. The lock is held."""
+        """Return all records known now, synced or not. The caller holds the lock."""
         if self._lists is None or self._lists[0] != self._store.version:
             self._lists = self._store.version, lists_from_records(self._store.records_locked().values())
         return self._lists[1]
 
     def sandbox(self, id_or_prefix: str) -> SandboxRecord:
-        """Return the sandbox of this id, or the only one whose id begins with it.
+        """Return the sandbox with this id or unique id prefix.
 
-        Raise NotFound if there is none, InvalidArgument if there are several and for an empty id.
+        Raise NotFound if there is none, InvalidArgument for an ambiguous or empty id.
         """
         return self._find(id_or_prefix, kind=SandboxRecord, select=lambda lists: lists.sandboxes, what="pod sandbox")
 
     def container(self, id_or_prefix: str) -> ContainerRecord:
-        """Return the container of this id, or the only one whose id begins with it; errors as for `sandbox`."""
+        """Return the container with this id or unique id prefix; errors as for `sandbox`."""
         return self._find(id_or_prefix, kind=ContainerRecord, select=lambda lists: lists.containers, what="container")
 
     def _find(self, wanted: str, *, kind: type[R], select: Callable[[Lists], tuple[R, ...]], what: str) -> R:

@@ -1,8 +1,8 @@
-"""One immutable record for each pod sandbox, container and image of the node.
+"""The immutable records of the node's pod sandboxes, containers and images.
 
-A change makes a new record, so a reader may keep one as long as it likes. The CRI messages inside are shared and
-must not be changed by readers; copy first. The message of each list item is built with its record: kubelets list every
-second, and building the messages of all containers each time would cost more than everything else.
+A change makes a new record, so readers may keep records. The CRI messages inside are shared: readers must copy them
+before a change. Each record holds its list item as a finished message, since kubelets list every second and building
+the messages of all containers each time would cost more than everything else.
 """
 
 from dataclasses import dataclass, field
@@ -23,27 +23,27 @@ class ContainerState:
     phase: pb.ContainerState
     """CREATED, RUNNING, EXITED or UNKNOWN."""
     pid: int
-    """Of the first process; 0 unless running, and while the exit of a container is pending."""
+    """The first process; 0 unless running, and while the exit of a container is pending."""
     exit_code: int
     reason: str
-    """`Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown` once EXITED, else empty."""
+    """`Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown` if EXITED, else empty."""
     message: str
     created_at: int
     started_at: int
     finished_at: int
     from_list_only: bool = False
-    """Known from Docker's list only, since no inspect has succeeded yet: pid and `started_at` are not known."""
+    """Known only from Docker's list, since no inspect has succeeded yet: pid and `started_at` are unknown."""
     missed_exit: bool = False
-    """EXITED although Docker lists it as running: its process is gone, and Docker has missed that."""
+    """EXITED because the process is gone, although Docker, which missed the exit, lists the container as running."""
 
     @property
     def running(self) -> bool:
-        """Whether it runs, paused or not."""
+        """Whether the container is running or paused."""
         return self.phase == pb.CONTAINER_RUNNING
 
     @property
     def may_run(self) -> bool:
-        """Whether it is running or UNKNOWN: a container of unknown state has to be stopped too."""
+        """Whether the container is running or UNKNOWN: an UNKNOWN container has to be stopped too."""
         return self.phase in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
 
 
@@ -53,22 +53,22 @@ class SandboxRecord:
 
     id: SandboxId
     name: str
-    """Docker name, without the slash."""
+    """The Docker name without its slash."""
     config: pb.PodSandboxConfig
     runtime_handler: str
     state: ContainerState
     legacy: bool = False
-    """Created by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
+    """Created by cri-dockerd: it can be listed, stopped and removed, but has no checkpoint of this server."""
     image_id: ImageId = _NO_IMAGE
     """The image of the pause container."""
     mount_label: str = ""
-    """SELinux label of the files its pod may use; empty where SELinux does not confine it."""
+    """SELinux label of the files that the pod may use; empty if SELinux does not confine it."""
     shim_group: str = ""
-    """What containers name to run under the containerd-shim of pause; empty where each has its own."""
+    """The group that puts containers under the containerd-shim of pause; empty if each has a containerd-shim."""
     exec_root: str = ""
-    """Docker's directory for what runs; empty unless pause does."""
+    """Docker's exec root, its directory for runtime state; empty unless pause is running."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
-    """Its item of ListPodSandbox, except for the state, which also depends on the checkpoint."""
+    """Its item in ListPodSandbox without the state, which also depends on the checkpoint."""
 
     def __post_init__(self) -> None:
         message = pb.PodSandbox(
@@ -88,25 +88,25 @@ class ContainerRecord:
 
     id: ContainerId
     name: str
-    """Docker name, without the slash."""
+    """The Docker name without its slash."""
     sandbox_id: SandboxId
     config: pb.ContainerConfig
-    """As it was created, without command, args and envs."""
+    """The configuration at create, without command, args and envs."""
     image_id: ImageId
     log_path: str
     """Absolute, or empty for a container without a log."""
     stop_signal: str
     """The signal of Docker's stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
     host: HostSettings
-    """The present resources, and the groups that Docker adds."""
+    """The current resources, and the supplemental groups that Docker adds."""
     state: ContainerState
     legacy: bool = False
     user: str = ""
-    """As Docker knows it: `uid:gid` for one of ours."""
+    """Docker's `User`: `uid:gid` for a container of this server."""
     docker_log_path: str = ""
-    """Docker's own log of it; empty where it is not known: of the driver `json-file` until it has been started."""
+    """Docker's log file; empty if unknown, as with the driver `json-file` until the first start."""
     listed: pb.Container = field(init=False, compare=False, repr=False)
-    """Its item of ListContainers."""
+    """Its item in ListContainers."""
 
     def __post_init__(self) -> None:
         message = pb.Container(
@@ -121,20 +121,20 @@ class ContainerRecord:
             labels=self.config.labels,
             annotations=self.config.annotations,
         )
-        # A kubelet that distinguishes images by handler searches ListImages for this one; no image there has a handler.
+        # A kubelet that distinguishes images by handler searches ListImages for this image, and images have no handler.
         message.image.ClearField("runtime_handler")
         object.__setattr__(self, "listed", message)  # the dataclass is frozen
 
     @property
     def image_spec(self) -> pb.ImageSpec:
-        """The image as the client named it at create; its id if that is not known."""
+        """The image as the client named it at create, or its id if the name is unknown."""
         return self.config.image if self.config.image.image else pb.ImageSpec(image=self.image_id)
 
 
 Record = SandboxRecord | ContainerRecord
 
 Key: TypeAlias = tuple[str, str, int]
-"""What a pod sandbox or container is called by before Docker has given it an id."""
+"""Identifies a pod sandbox or container before Docker has given it an id."""
 
 
 def sandbox_key(metadata: pb.PodSandboxMetadata) -> Key:
@@ -156,11 +156,11 @@ def key_of(record: Record) -> Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a pod sandbox or container for subscribers: each is published once, and in order per object."""
+    """A change of a pod sandbox or container. Each is published once, and in order for each object."""
 
     kind: pb.ContainerEventType
     record: Record
-    """The record after the change; of a deleted object its last one."""
+    """The record after the change; for a deleted object its last record."""
     at: int
     """When the view published it, ns since the epoch."""
 
@@ -177,14 +177,14 @@ class ImageRecord:
     size: int
     """Bytes."""
     parent: ImageId = _NO_IMAGE
-    """The image that it was built from on this node; empty for most."""
+    """The image that it was built from on this node; empty for most images."""
     inspected: bool = False
-    """Whether what follows is known, which Docker's list does not have. It never changes."""
+    """Whether the fields below are known: Docker's list lacks them. Their values never change."""
     user: str = ""
     """`USER` of the image: name or uid, perhaps with `:group`."""
     entrypoint: tuple[str, ...] = ()
     architecture: str = ""
-    """By its name in images, such as amd64."""
+    """Such as amd64."""
 
     @property
     def names(self) -> tuple[str, ...]:

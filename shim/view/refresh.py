@@ -1,4 +1,4 @@
-"""The workers of the view's queue: each inspects a container or an image that may have changed, or lists the images."""
+"""The workers of the view's queue. They inspect containers and images that may have changed, and list the images."""
 
 import sys
 import threading
@@ -13,8 +13,8 @@ from shim.domain.errors import Cancelled, InvalidArgument, ShimError, Unavailabl
 from shim.engine.hanging import answered_within
 from shim.view.image_view import IMAGES
 from shim.view.inspector import Fallback
-from shim.view.node import NodeView
-from shim.view.pace import Pace
+from shim.view.node_view import NodeView
+from shim.view.image_pace import ImagePace
 from shim.view.translate import inspect_failed
 from shim.view.work_queue import WorkQueue
 
@@ -22,25 +22,25 @@ WORKERS = 6
 SLOW_WORKERS = 3
 """How many of the workers may process keys that have failed before."""
 UNKNOWN_AFTER = 2
-"""An inspect that fails after so many failures makes the state UNKNOWN; not the first, since kubelets kill a container
-that is. Failures while Docker cannot be reached are not those of a container."""
+"""After this many failures the next failed inspect makes the state UNKNOWN. The first failures do not, since kubelets
+kill UNKNOWN containers. Failures while Docker cannot be reached do not count."""
 LIST_SECONDS = 300.0
-"""Bound on listing all images: the containerd image store takes 16 s for 3,000."""
+"""Bound on listing all images: the containerd image store takes 16 s for 3,000 images."""
 LIST_SHARE = 0.001
-"""Of the time that Docker may be busy with such lists."""
+"""Share of Docker's time that lists of all images may take."""
 LONGEST_PERIOD = 3600.0
-"""Seconds between two lists at most."""
+"""Maximum seconds between two lists."""
 INSPECTED_AT_START = 200
-"""Images up to which all are inspected after a list, so that lists have their users. Of more images only those are that
-somebody asks for, or that change: Docker would need seconds to minutes for all."""
+"""Up to this number, all images are inspected after a list, so that lists show their users. Otherwise only images that
+change or that a client asks for are inspected: Docker would need seconds to minutes for all of them."""
 BURST_SECONDS = 0.1
-"""From an event to the inspect of its image. A build, a load or a pull of an image comes as several events; and what an
-RPC has changed it has published itself, mostly before this time is over."""
+"""From an event to the inspect of its image. A build, load or pull sends several events; and an RPC publishes its own
+changes, mostly within this time."""
 
 _IMAGE = "image "
-"""Begins the keys of single images."""
+"""The prefix of the keys of single images."""
 _ALWAYS = sys.maxsize
-"""A time, ns since the epoch, after which no inspect has begun: so the container is inspected in any case."""
+"""A stamp that no inspect is newer than, so that the inspect is never skipped."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,17 +49,17 @@ class Refresher:
     """Inspects the containers and images in the queue, and lists the images when they are in it. Thread-safe."""
 
     def __init__(self, view: NodeView, *, inspect_seconds: float, retry_seconds: float) -> None:
-        """`inspect_seconds` bounds one inspect, `retry_seconds` is the wait after the first failure."""
+        """`inspect_seconds` bounds an inspect; `retry_seconds` is the wait after the first failure."""
         self._view = view
         self._inspect_seconds = inspect_seconds
         self._retry_seconds = retry_seconds
         self._queue = WorkQueue(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
         self._lock = threading.Lock()
         self._stamps: dict[str, int] = {}
-        """The time of the last event of each queued object; an inspect that began after it is new enough."""
-        self._pace = Pace()
+        """The time of the last event of each queued object; an inspect that began later is new enough."""
+        self._pace = ImagePace()
         self._list_due = 0.0
-        """When the images are to be listed again, by the monotonic clock."""
+        """When the next list of the images is due, by the monotonic clock."""
         self._scope = deadline.Scope()
         self._threads = [
             threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
@@ -82,24 +82,24 @@ class Refresher:
         return self._queue.row()
 
     def enqueue(self, key: str) -> None:
-        """Queue an inspect, of a container by its id, that begins after this call."""
+        """Queue an inspect that begins after this call; the key of a container is its id."""
         self._note(key, _ALWAYS)
         self._queue.add(key)
 
     def enqueue_changed(self, container_id: str, *, stamp: int, after: float) -> None:
-        """Queue an inspect after an event of Docker's of the time `stamp`, ns since the epoch, 0 if not known.
+        """Queue an inspect after Docker's event at `stamp`, ns since the epoch, 0 if unknown.
 
-        It begins in `after` seconds, and is skipped if by then an RPC has made one that began after the event.
+        It begins in `after` seconds, and is skipped if by then an RPC has begun an inspect after the event.
         """
         self._note(container_id, stamp or _ALWAYS)
         self._queue.add_after(container_id, after)
 
     def enqueue_image(self, reference: str, *, stamp: int) -> None:
-        """Queue an inspect of one image after an event of Docker's, as `enqueue_changed`."""
-        if references.image_id(reference) is None:  # what was pulled
+        """Queue an inspect of an image after Docker's event, as `enqueue_changed` does."""
+        if references.image_id(reference) is None:  # the name of a pull
             try:
                 reference = references.canonical(reference)
-            except InvalidArgument:  # the next list has it
+            except InvalidArgument:  # the next list includes the image
                 return
         self._note(_IMAGE + reference, stamp or _ALWAYS)
         self._view.images.note_event(reference, stamp or _ALWAYS)
@@ -111,14 +111,14 @@ class Refresher:
             self._queue.add(IMAGES)
 
     def enqueue_images_now(self) -> None:
-        """Queue a list of the images that begins after this call, at once and whatever has failed before."""
+        """Queue a list of the images that begins after this call, at once despite earlier failures."""
         self._queue.forget(IMAGES)
         self._queue.add(IMAGES)
 
     def refresh_first(self, container_id: str, *, seconds: float, fallback: Fallback | None) -> None:
-        """Inspect a container in this thread for a sync, which needs some result soon; a failure is retried later.
+        """Inspect a container in this thread for a sync, which needs a result soon; queue a retry after a failure.
 
-        Raise Unavailable and Cancelled: they are not about this container.
+        Raise Unavailable and Cancelled, which do not concern this container.
         """
         if self._refresh(container_id, seconds=seconds, fallback=fallback):
             self._queue.forget(container_id)
@@ -138,7 +138,7 @@ class Refresher:
                 return
             succeeded = self._is_known(key, stamp) or self._try_refresh(key)
         except (Unavailable, Cancelled):
-            # Docker is gone, or the shim is stopping: this is no failure of the container.
+            # Docker is gone or the server is stopping: this is no failure of the container.
             self._queue.add_after(key, self._retry_seconds)
             return
         if succeeded:
@@ -149,7 +149,7 @@ class Refresher:
             self._queue.add_rate_limited(key)
 
     def _postpone(self, key: str, stamp: int) -> bool:
-        """Queue an image once more, and return True, if it has to be inspected and it is not its turn yet."""
+        """Queue an image again and return True if it needs an inspect and its turn has not come."""
         if self._is_known(key, stamp):
             self._pace.drop(key)
             return False
@@ -160,7 +160,7 @@ class Refresher:
         return bool(wait)
 
     def _is_known(self, key: str, stamp: int) -> bool:
-        """Whether an RPC has inspected a container or image after its last event."""
+        """Return whether an RPC has inspected a container or image after its last event."""
         if key.startswith(_IMAGE):
             return self._view.images.asked_after(key.removeprefix(_IMAGE), stamp)
         return self._view.inspected_after(key, stamp)
@@ -170,20 +170,17 @@ class Refresher:
             self._stamps[container_id] = max(stamp, self._stamps.get(container_id, 0))
 
     def _take_stamp(self, key: str) -> int:
-        """Return the time after which an inspect is new enough; a retry, which has none, is never skipped."""
+        """Return the time after which an inspect is new enough; a retry is never skipped."""
         with self._lock:
             return self._stamps.pop(key, _ALWAYS)
 
     def _try_refresh(self, key: str) -> bool:
         failed_often = self._queue.num_requeues(key) >= UNKNOWN_AFTER
-        fallback = partial(inspect_failed, message="docker does not answer an inspect of it") if failed_often else None
+        fallback = partial(inspect_failed, message="Docker does not answer an inspect of it") if failed_often else None
         return self._refresh(key, seconds=self._inspect_seconds, fallback=fallback)
 
     def _refresh(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:
-        """Refresh a container, an image or all images, and return whether that succeeded.
-
-        Raise Unavailable and Cancelled.
-        """
+        """Refresh a container, an image or all images; return whether it succeeded. Raise Unavailable and Cancelled."""
         try:
             if key == IMAGES:
                 self._refresh_images()
@@ -197,7 +194,7 @@ class Refresher:
         except ShimError as error:
             self._log_first_failure(key, error)
             return False
-        except Exception:  # an unforeseen answer must not end the thread that inspects all other objects
+        except Exception:  # an unexpected answer must not end the thread that inspects all other objects
             log.exception("refresh failed", key=key)
             return False
         return True
@@ -211,16 +208,16 @@ class Refresher:
             self._pace.end(key, seconds=time.monotonic() - began)
 
     def _refresh_images(self) -> None:
-        """List the images; keep the cause of a failure, which reads of images are refused with."""
+        """List the images; keep the cause of a failure for reads of images."""
         began = time.monotonic()
         try:
-            with answered_within(LIST_SECONDS, what="list docker's images"):
+            with answered_within(LIST_SECONDS, what="list Docker's images"):
                 self._view.images.refresh()
         except Cancelled:
             raise
         except ShimError as error:
             self._view.images.note_failure(error)
-            # Unavailable as well: the containers are known, so it is the image store, and retried with backoff.
+            # Also for Unavailable: the containers are known, so the image store fails, and backoff applies.
             raise ShimError(str(error)) from error
         ended = time.monotonic()
         self._list_due = ended + min((ended - began) / LIST_SHARE, LONGEST_PERIOD)

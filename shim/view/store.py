@@ -1,7 +1,7 @@
-"""The records of the view, the exits that are not published yet, and how new each record is.
+"""Stores the records of the view, the pending exits, and how new each record is.
 
-A record takes one way in: `put_locked` makes it the latest one, `visible_record` decides what of it clients may see,
-and `_show_locked` makes that visible and reports the change. Every method is called under the lock of the view.
+All records enter through `put_locked`: it stores the latest record, `visible_record` decides what clients may see of
+it, and `_show_locked` makes that visible and reports the change. All methods are called under the lock of the view.
 """
 
 import threading
@@ -14,11 +14,11 @@ from shim.view.pending_exits import visible_record
 from shim.view.records import ContainerRecord, Record
 
 OnChange = Callable[[Record | None, Record | None], None]
-"""Called under the lock with the visible record before and after a change; None if there is no container."""
+"""Called under the lock with the visible records before and after a change; None stands for no container."""
 
 
 class RecordStore:
-    """Records by container id. Guarded by the lock of its owner, which must be held."""
+    """Records by container id. Callers hold the owner's lock."""
 
     def __init__(
         self, *, changed: threading.Condition, reads: InFlightReads, logs: Drains, on_change: OnChange
@@ -32,9 +32,9 @@ class RecordStore:
         self._pending_exits: dict[str, Record] = {}
         """Latest records of containers that have exited and are visible in an earlier state."""
         self._inspected: dict[str, Moment] = {}
-        """When the inspect began that the latest record is from; absent if it is from anything else."""
+        """When the inspect of the latest record began; absent if the record is not from an inspect."""
         self.version = 0
-        """Differs after each change of what is visible."""
+        """Changes with each change of the visible records."""
 
     def visible_locked(self, container_id: str) -> Record | None:
         """Return the record of a container as clients see it."""
@@ -45,7 +45,7 @@ class RecordStore:
         return self._pending_exits.get(container_id, self._visible.get(container_id))
 
     def names_locked(self, container_id: str) -> dict[str, str]:
-        """Return what lines of the log call a container or pod: `pod`, and for a container `name`, if it is known."""
+        """Return the names of a container or pod for log lines: `pod`, and `name` for a container, where known."""
         record = self.latest_locked(container_id)
         if isinstance(record, ContainerRecord):
             return {"name": record.config.metadata.name, **self.names_locked(record.sandbox_id)}
@@ -58,11 +58,11 @@ class RecordStore:
         return MappingProxyType(self._visible)
 
     def inspected_locked(self, container_id: str) -> Moment | None:
-        """Return when the inspect began that the latest record is from; None if it is not from an inspect."""
+        """Return when the inspect of the latest record began; None if the record is not from an inspect."""
         return self._inspected.get(container_id)
 
     def has_pending_exit_locked(self, container_id: str) -> bool:
-        """Whether a container has exited and its exit is not visible yet."""
+        """Return whether a container has exited and its exit is not visible yet."""
         return container_id in self._pending_exits
 
     def pending_exits_locked(self) -> list[str]:
@@ -70,11 +70,11 @@ class RecordStore:
         return list(self._pending_exits)
 
     def put_locked(self, container_id: str, record: Record | None, *, inspected: Moment | None = None) -> None:
-        """Make `record` the latest one of a container, and visible as far as it may be; None for a removal.
+        """Store the latest record of a container and show what clients may see of it; None for a removal.
 
-        Strategy: reads in flight began before this record, so they are superseded first. If all of the record may be
-        visible, no exit is pending any more; a removal publishes a pending exit before itself, since how the container
-        ended is known. Otherwise the record is kept as a pending exit until its log is drained.
+        Reads in flight are superseded, since they began before this record. If the exit may not be visible yet, the
+        record is kept as a pending exit until its log is drained. A removal publishes a pending exit first, since the
+        exit code is known.
         """
         self._reads.supersede(container_id)
         self._note_inspect_locked(container_id, None if record is None else inspected)
@@ -88,7 +88,7 @@ class RecordStore:
         self._show_locked(container_id, visible)
 
     def publish_exit_locked(self, container_id: str) -> None:
-        """Make a pending exit visible, if there is one."""
+        """Make the pending exit of a container visible, if any."""
         exited = self._pending_exits.pop(container_id, None)
         if exited is not None:
             self._show_locked(container_id, exited)
@@ -101,7 +101,7 @@ class RecordStore:
             self._inspected[container_id] = inspected
 
     def _show_locked(self, container_id: str, record: Record | None) -> None:
-        """Make `record` visible, and report the change under the lock, so that subscribers get changes in order."""
+        """Make `record` visible and report the change, under the lock so that subscribers get changes in order."""
         before = self._visible.get(container_id)
         if record == before:
             return

@@ -1,7 +1,7 @@
 """Translates Docker's answers into records. Pure.
 
-A container's configuration never changes, so it is parsed from its labels once and then copied from the previous
-record: parsing JSON for every event of a busy node would cost more than everything else.
+The configuration of a container never changes, so it is parsed from the labels once and then copied from the previous
+record: parsing JSON for each event of a busy node would cost more than everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,22 +24,22 @@ from shim.engine.answers import (
     MountPoint,
 )
 from shim.engine.runc import exec_root, plain_start_error, shim_group
-from shim.view.legacy import container_config, legacy_name, sandbox_config
+from shim.view.cri_dockerd_pods import container_config, legacy_name, sandbox_config
 from shim.view.records import ContainerRecord, ContainerState, ImageRecord, Record, SandboxRecord
 
 COMPLETED, ERROR, OOM_KILLED, START_ERROR = "Completed", "Error", "OOMKilled", "StartError"
 EXIT_START_ERROR = 128
-"""What the other runtimes of the CRI report for a container that never ran."""
+"""The exit code that other CRI runtimes report for a container that never ran."""
 EXIT_SIGKILL = 137
 EXIT_UNSEEN = 255
-"""Exit code of a container whose exit Docker missed, or that was removed before Docker reported its own."""
+"""The exit code of a container whose exit Docker missed, or that was removed before Docker reported an exit code."""
 UNSEEN = "Unknown"
-"""Reason of an exit that was missed, as in containerd."""
+"""The reason of a missed exit, as in containerd."""
 
 _PHASES = {
     "created": pb.CONTAINER_CREATED,
     "running": pb.CONTAINER_RUNNING,
-    # A paused container holds its resources and one that Docker restarts is about to run; the CRI knows neither.
+    # The CRI has neither state: a paused container holds its resources, and a restarting container is about to run.
     "paused": pb.CONTAINER_RUNNING,
     "restarting": pb.CONTAINER_RUNNING,
     "removing": pb.CONTAINER_EXITED,
@@ -59,9 +59,9 @@ EMPTY_STATE = ContainerState(
 
 
 def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -> Record | None:
-    """Return the record of a container that belongs to a pod, ours or a legacy one; None for any other.
+    """Return the record of a container that belongs to a pod, legacy or not; None for any other container.
 
-    `previous` is the record this container had before.
+    `previous` is the former record of the container.
     """
     name = inspect.name.lstrip("/")
     host = inspect.host_config
@@ -71,7 +71,7 @@ def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -
         userns_mode=host.userns_mode,
         container_id_file=host.container_id_file,
     )
-    # From a list alone some legacy containers seem to be ours.
+    # A list alone may show a legacy container as ours.
     certain = None if previous is None or previous.state.from_list_only else previous
     known = _identify(
         inspect.id,
@@ -110,12 +110,12 @@ def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -
 
 
 def _is_same_run(ended: ContainerState, now: ContainerState) -> bool:
-    """Whether Docker still reports a run as running that is known to have ended."""
+    """Return whether Docker still reports a run as running that is known to have ended."""
     return now.running and now.started_at == ended.started_at
 
 
 def record_from_summary(listed: ContainerSummary) -> Record | None:
-    """Return what a list contains of a pod's container, until an inspect succeeds; None for any other."""
+    """Return the record of a pod's container from Docker's list, for use until an inspect succeeds; None for others."""
     name = name_from_summary(listed)
     settings = ContainerSettings(labels=listed.labels)
     ours = labels.CONFIG in (listed.labels or {})
@@ -129,18 +129,18 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
 
 
 def name_from_summary(listed: ContainerSummary) -> str:
-    """Return the container's own name; legacy links add others of the form `/other/alias`."""
+    """Return the container's name; Docker's links add names of the form `/other/alias`."""
     plain = (name.lstrip("/") for name in listed.names or ())
     return next((name for name in plain if "/" not in name), "")
 
 
 def may_be_of_a_pod(listed: ContainerSummary) -> bool:
-    """Whether a container may belong to a pod by what a list contains of it; the others need no inspect."""
+    """Return whether a listed container may belong to a pod; other containers need no inspect."""
     return labels.may_be_of_a_pod(listed.labels or {}, network_mode=listed.host_config.network_mode)
 
 
 def agrees(listed: ContainerSummary, record: Record | None) -> bool:
-    """Whether a list and the record of a container, or the lack of one, agree."""
+    """Return whether Docker's list agrees with the record of a container, or with its absence."""
     if record is None:
         return not may_be_of_a_pod(listed)
     phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
@@ -157,7 +157,7 @@ def drifted_ids(listed: Sequence[ContainerSummary], records: Mapping[str, Record
 
 
 def mark_unknown(record: Record | None, *, message: str) -> Record | None:
-    """Return the record as UNKNOWN, since Docker does not report its state; an exited container stays so."""
+    """Return the record as UNKNOWN, since Docker does not report its state; an exited container stays EXITED."""
     if record is None or record.state.phase == pb.CONTAINER_EXITED:
         return record
     return replace(record, state=replace(record.state, phase=pb.CONTAINER_UNKNOWN, pid=0, message=message))
@@ -166,19 +166,22 @@ def mark_unknown(record: Record | None, *, message: str) -> Record | None:
 def inspect_failed(record: Record | None, *, message: str) -> Record | None:
     """Return the record of a container whose inspects fail: UNKNOWN.
 
-    A sandbox stays as it is: the CRI has no UNKNOWN for it, and not being ready is the end of its pod. The end of its
-    process is found by the resync.
+    A sandbox keeps its state: the CRI has no UNKNOWN for sandboxes, and NOTREADY would end the pod. The resync finds
+    the exit of its process.
     """
     return record if isinstance(record, SandboxRecord) else mark_unknown(record, message=message)
 
 
 def from_list_only(record: Record | None, *, listed: ContainerSummary) -> Record | None:
-    """Return the record that a list justifies: the present one if both agree, else UNKNOWN, or one from the list."""
+    """Return the record after a failed inspect: the current one if Docker's list agrees with it, else UNKNOWN.
+
+    A container that was never inspected gets its record from the list.
+    """
     if record is None or record.state.from_list_only:
         return record_from_summary(listed)
     if agrees(listed, record):
         return record
-    return mark_unknown(record, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+    return mark_unknown(record, message=f"Docker lists it as {listed.state}, but does not answer an inspect")
 
 
 def state_from_inspect(inspect: ContainerInspect) -> ContainerState:
@@ -194,7 +197,7 @@ def state_from_inspect(inspect: ContainerInspect) -> ContainerState:
     if phase == pb.CONTAINER_CREATED and (inspect.state.exit_code or inspect.state.error):
         return _start_failed(created, inspect)
     if phase == pb.CONTAINER_UNKNOWN:
-        return replace(created, message=f"docker calls its state {inspect.state.status!r}")
+        return replace(created, message=f"Docker calls its state {inspect.state.status!r}")
     return created
 
 
@@ -202,7 +205,7 @@ def _exited(created: ContainerState, inspect: ContainerInspect) -> ContainerStat
     state = inspect.state
     started_at = ns_from_rfc3339(state.started_at)
     reason = COMPLETED if state.exit_code == 0 else ERROR
-    # Docker sets the flag also when the kernel killed a child and the container went on: only a SIGKILL is an end.
+    # Docker sets the flag even if the kernel killed a child and the container went on, so the exit must be a SIGKILL.
     if state.oom_killed and state.exit_code == EXIT_SIGKILL:
         reason = OOM_KILLED
     return replace(
@@ -211,13 +214,13 @@ def _exited(created: ContainerState, inspect: ContainerInspect) -> ContainerStat
         reason=reason,
         message=state.error,
         started_at=started_at,
-        # Docker notes the start after the process runs, so one that ends at once has ended before (seen on 20.10).
+        # Docker notes the start after the process runs, so a quick exit may come before it (seen on 20.10).
         finished_at=max(ns_from_rfc3339(state.finished_at), started_at),
     )
 
 
 def _start_failed(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
-    """Return the state after a failed start; Docker leaves the container as created, with the OCI runtime's error."""
+    """Return the state after a failed start: Docker leaves the container as created, with the OCI runtime's error."""
     return replace(
         created,
         phase=pb.CONTAINER_EXITED,
@@ -230,10 +233,10 @@ def _start_failed(created: ContainerState, inspect: ContainerInspect) -> Contain
 
 
 def _removed_before_start(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
-    """Return the state of a container that has never run, and is being removed or could not be.
+    """Return the state of a container that has never run, and that Docker is removing or failed to remove.
 
-    Docker's exit code is 0 unless a start has failed, which would end a Job as a success. It has no time of exit
-    either, which the CRI requires.
+    Docker reports exit code 0 unless a start has failed, which would end a Job as a success, and no time of the exit,
+    which the CRI requires.
     """
     if inspect.state.exit_code:
         return _start_failed(created, inspect)
@@ -241,7 +244,7 @@ def _removed_before_start(created: ContainerState, inspect: ContainerInspect) ->
         created,
         exit_code=EXIT_UNSEEN,
         reason=UNSEEN,
-        message=inspect.state.error or "it is being removed, and was never started",
+        message=inspect.state.error or "the container is being removed and was never started",
         finished_at=created.created_at,
     )
 
@@ -250,8 +253,8 @@ def _state_from_summary(listed: ContainerSummary) -> ContainerState:
     phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
     state = replace(EMPTY_STATE, created_at=listed.created * SECOND, from_list_only=True)
     if phase == pb.CONTAINER_EXITED:
-        # Without an exit code it must not be EXITED: 0 would end a Job as a success.
-        return replace(state, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+        # Without an exit code the state must not be EXITED: 0 would end a Job as a success.
+        return replace(state, message=f"Docker lists it as {listed.state}, but does not answer an inspect")
     return replace(state, phase=phase, started_at=state.created_at if phase == pb.CONTAINER_RUNNING else NEVER)
 
 
@@ -267,7 +270,8 @@ def _identify(
 ) -> Record | None:
     """Return the record of a container by its identity, without a state; None if it belongs to no pod.
 
-    The previous record is kept, of a legacy container only once it is renamed: a list contains only a part of it.
+    The previous record is kept. The record of a legacy container is rebuilt, since a list contains only a part of it,
+    and kept only if its name no longer identifies it.
     """
     if previous is not None and not previous.legacy:
         return previous
@@ -277,10 +281,10 @@ def _identify(
         try:
             return _record_of_ours(container_id, name=name, tags=settings.labels or {})
         except ParseError:
-            # A label that cannot be parsed must not hide a pod from Stop and Remove: its name still identifies it.
+            # A broken label must not hide a pod from Stop and Remove: the name still identifies the pod.
             pass
     elif (settings.labels or {}).get(labels.CREATED_AS) == name:
-        return None  # label and name are of one of ours, which it is not: it is of an image of `docker commit`
+        return None  # its image was made by `docker commit` from a container of ours, and has its labels
     return _legacy_record(container_id, name=name, settings=settings, host=host, mounts=mounts) or previous
 
 
@@ -350,9 +354,9 @@ def record_from_image(image: ImageInspect) -> ImageRecord:
 
 
 def record_from_image_list(image: ImageSummary, *, known: ImageRecord | None) -> ImageRecord:
-    """Return the record of an image that was listed; what no list has is taken from `known`.
+    """Return the record of a listed image; `known` has the fields that a list lacks.
 
-    Without its user an image counts as one of root, which a pod that refuses root will not run.
+    An image without a known user counts as root's, and a pod that refuses root will not run it.
     """
     listed = ImageRecord(
         id=ImageId(image.id),
@@ -368,14 +372,14 @@ def record_from_image_list(image: ImageSummary, *, known: ImageRecord | None) ->
 
 
 def _tags(spellings: list[str] | None) -> tuple[str, ...]:
-    """Return the tags. For an image pulled by digest the containerd store names that digest a tag."""
+    """Return the tags. The containerd image store lists the digest of a pull by digest among the tags."""
     return _canonical([spelling for spelling in spellings or () if "@" not in spelling])
 
 
 def _all_digests(image: ImageSummary) -> list[str]:
-    """Return the digests of a listed image. The list of the containerd store has them for some of its names only.
+    """Return the digests of a listed image.
 
-    There the id is the digest of the manifest, in all repositories.
+    The containerd image store lists digests for some names only; there the id is the manifest digest for all names.
     """
     digests = image.repo_digests or []
     if not any(digest.endswith(f"@{image.id}") for digest in digests):
@@ -384,7 +388,7 @@ def _all_digests(image: ImageSummary) -> list[str]:
 
 
 def _canonical(spellings: list[str] | None) -> tuple[str, ...]:
-    """Return names in canonical form. `<none>:<none>`, which Docker before 23.0 gives to untagged images, is none."""
+    """Return names in canonical form, without `<none>:<none>`, Docker's name for untagged images before 23.0."""
     named = set()
     for spelling in spellings or ():
         try:

@@ -1,6 +1,6 @@
-"""Pod sandboxes and containers that clients do not see yet, since NRI plugins have not been told of them.
+"""Hides new pod sandboxes and containers from clients until NRI plugins have been notified.
 
-A plugin that is synchronized meanwhile is not told of them either: it hears of them by their own event.
+A plugin that is synchronized meanwhile does not get them either: it is notified by their own event.
 """
 
 import threading
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Unseen:
-    """What is being made. Thread-safe."""
+    """The pod sandboxes and containers that are being created. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Unseen:
 
     @contextmanager
     def making(self, key: Key, *, hidden: Callable[[], bool]) -> Iterator[None]:
-        """Keep what has this key from plugins until `tell`, and from clients inside the block while it is `hidden`."""
+        """Hide the object with this key: from plugins until `tell`, from clients inside the block while `hidden()`."""
         with self._lock:
             self._untold |= {key}
             self._hidden = {**self._hidden, key: hidden}
@@ -35,21 +35,21 @@ class Unseen:
                 self._hidden = {each: hidden for each, hidden in self._hidden.items() if each != key}
 
     def tell(self, key: Key) -> None:
-        """Record that plugins have been told."""
+        """Record that plugins have been notified."""
         with self._lock:
             self._untold -= {key}
 
     def is_untold(self, record: Record) -> bool:
-        """Return whether plugins have not been told yet."""
+        """Return whether plugins have not been notified yet."""
         return bool(self._untold) and key_of(record) in self._untold
 
     def is_hidden(self, record: Record) -> bool:
-        """Return whether clients do not see it."""
+        """Return whether the object is hidden from clients."""
         hidden = self._hidden.get(key_of(record)) if self._hidden else None
         return hidden is not None and hidden()
 
     def seen(self, records: Iterable[R]) -> list[R]:
-        """Return those that clients see, in order."""
+        """Return the records that clients see, in order."""
         if not self._hidden:
             return list(records)
         return [record for record in records if not self.is_hidden(record)]

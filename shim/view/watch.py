@@ -1,10 +1,10 @@
-"""The informer's reflector: lists all containers, then watches Docker's events, and does both again after a disconnect.
+"""The informer's reflector: lists all containers, then watches Docker's events, and repeats both after a disconnect.
 
-Images are listed beside that, at each connection and seldom: the view of containers does not wait for them.
+Images are listed separately, at each connection and rarely later: the view of containers does not wait for them.
 
-An event only names an object that may have changed: what is published comes from an inspect that began after it. So
-events may come twice or out of order. What a lost event would have shown is found by the resync each minute, which also
-finds exits that Docker itself has missed.
+An event only names an object that may have changed; the published record comes from an inspect that began after the
+event. So events may come twice or out of order. The resync each minute finds changes whose event was lost, and exits
+that Docker has missed.
 """
 
 import random
@@ -24,33 +24,32 @@ from shim.domain.labels import TYPE
 from shim.engine.answers import ContainerSummary, Event
 from shim.engine.hanging import answered_within
 from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, Engine
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record
 from shim.view.refresh import Refresher
 from shim.view.translate import drifted_ids, from_list_only, may_be_of_a_pod
 
 CHANGING = CONTAINER_ACTIONS - {"destroy"}
-"""Container events after which a record may differ."""
+"""Container events that may change a record."""
 DELAYED = CHANGING - {"die", "oom"}
-"""Events that are mostly caused by an RPC, which refreshes the container itself; an exit is published without delay."""
+"""Events that are mostly caused by an RPC, which refreshes the container; an exit is published without delay."""
 
 LIST_TIMEOUT = 30.0
-"""How long Docker may leave the list of all containers unanswered, without any event, before the view is given up.
+"""Seconds that Docker may take to list all containers, without any event, before the view refuses reads.
 
-The list is made from memory and takes milliseconds, a second with a thousand containers on a starved machine; half a
-minute without it, and without any event, is not load. With events arriving it gets the same time once more, since
-Docker evidently works. The list is requested every `Timings.resync` seconds, so the view is trusted for at most 90 s
-after the last sign of life, 120 s with events, and refuses reads from then on. A kubelet marks a node whose pods it
-could not list for three minutes as not ready; before that, the last known state of pods that go on running serves it
-better than an error, and Status reports a hung Docker within seconds anyway.
+Docker lists from memory: within milliseconds, or a second with a thousand containers on an overloaded machine. Half a
+minute without a list and without events is not load. If events arrive, the list gets the same time again, since Docker
+works. The list is requested every `Timings.resync` seconds, so the view refuses reads at most 90 s after the last sign
+of life, or 120 s with events. The kubelet marks a node as not ready if it cannot list pods for three minutes. Until
+then the last known state serves it better than an error, and Status reports a hung Docker within seconds anyway.
 """
 
 Ended = Callable[[Record], bool]
-"""Whether the process of a container that Docker lists as running is gone."""
+"""Returns whether the process of a container that Docker lists as running is gone."""
 
 _REMEMBERED_REASONS = 32
-"""Different reasons of one outage that are remembered as logged."""
+"""Different reasons of an outage that are logged once each."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,22 +61,23 @@ class Timings:
     resync: float = 60.0
     """Between two comparisons of the view with Docker's list."""
     missed_exit: float = 3.0
-    """From finding the process of a running container gone to publishing its exit; Docker's own event takes a moment
-    and brings the exit code."""
+    """From finding that a running container's process is gone to publishing its exit. Docker's event, which has the
+    exit code, may come meanwhile."""
+
     inspect_timeout: float = 10.0
-    """Bound on one inspect."""
+    """Bound on an inspect."""
     event_delay: float = 0.5
-    """From an event of DELAYED to its inspect, which is then mostly not needed any more: as long as Docker takes on a
-    busy node from the create of a pause container to the end of its start, and from the event of a start to its
-    answer. Until a start ends, Docker does not answer an inspect."""
+    """From an event of DELAYED to its inspect, which the RPC mostly makes unnecessary. On a busy node Docker takes this
+    long from the create of a pause container to the end of its start, and from the event of a start to its answer.
+    Docker does not answer an inspect until a start ends."""
     sync_inspect_timeout: float = 3.0
-    """Bound on one inspect of a sync, for which every read waits."""
+    """Bound on an inspect during a sync, for which every read waits."""
     list_timeout: float = LIST_TIMEOUT
-    """From requesting the list of all containers to giving up the view."""
+    """Bound on listing all containers; see LIST_TIMEOUT."""
     images_wait: float = 1.0
-    """How long a sync that has all containers waits for the list of images, by which containers name theirs."""
+    """How long a sync with all containers waits for the list of images, from which containers get image names."""
     retry_delay: float = 1.0
-    """From an inspect that failed to its first retry; doubled each time."""
+    """From a failed inspect to its first retry; doubled each time."""
     min_reconnect_delay: float = 0.1
     """From a disconnect to the first attempt to reconnect; doubled each time."""
     max_reconnect_delay: float = 5.0
@@ -86,23 +86,23 @@ class Timings:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One connection to the event stream."""
+    """A connection to the event stream."""
 
     scope: deadline.Scope = field(default_factory=deadline.Scope)
-    """Of every call to Docker during this connection; cancelled when it is lost."""
+    """The scope of all calls to Docker during this connection; cancelled when the connection is lost."""
     ended: threading.Event = field(default_factory=threading.Event)
     reason: str = ""
     synced: bool = False
 
     def end(self, reason: str) -> None:
-        """Stop everything that uses this connection. The first reason counts."""
+        """Cancel all calls of this connection. The first reason counts."""
         self.reason = self.reason or reason
         self.ended.set()
         self.scope.cancel()
 
 
 class Watcher:
-    """Keeps a NodeView current from its own threads."""
+    """Keeps a NodeView current, in threads."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class Watcher:
     ) -> None:
         """Create a stopped watcher; `ended` returns whether the process of a running container is gone.
 
-        `on_connect` is called with each new connection to Docker, which may be to another daemon; it must not wait.
+        `on_connect` is called after each new connection to Docker, possibly to another daemon; it must not wait.
         `before_first_sync` is called when the view has all records for the first time and still refuses reads, and
-        again if the connection to Docker is lost before it returns. It may use `NodeView.records`.
+        again if the connection is lost before it returns. It may use `NodeView.records`.
         """
         self._on_connect = on_connect
         self._before_first_sync = before_first_sync
@@ -133,9 +133,9 @@ class Watcher:
         self._stopping = threading.Event()
         self._connection = _Connection()
         self._logged_reasons: set[str] = set()
-        """The reasons logged since the view was synced last."""
+        """The reasons logged since the last sync."""
         self._events = 0
-        """How many have arrived."""
+        """The number of events that have arrived."""
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Watcher:
         with self._lock:
             self._stopping.set()
             connection = self._connection
-        connection.end("the shim is stopping")
+        connection.end("the server is stopping")
         self._thread.join()
         self._refresher.stop()
 
@@ -165,9 +165,9 @@ class Watcher:
                 self._watch(connection)
             except ShimError as error:
                 connection.end(str(error))
-            except Exception as error:  # a view that is not kept current must refuse reads and sync again
+            except Exception as error:  # an outdated view must refuse reads and sync again
                 log.exception("node view failed")
-                connection.end(f"the view of docker failed: {error}")
+                connection.end(f"the view of Docker failed: {error}")
             self._disconnect(connection)
             failures = 0 if connection.synced else failures + 1
             self._stopping.wait(self._reconnect_delay(failures))
@@ -178,16 +178,16 @@ class Watcher:
             return None if self._stopping.is_set() else self._connection
 
     def _reconnect_delay(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row, with jitter: many nodes may share one cause."""
+        """Return the seconds to wait after `failures` in a row, with jitter since many nodes may share the cause."""
         longest = min(self._timings.min_reconnect_delay * 2.0 ** min(failures, 16), self._timings.max_reconnect_delay)
         return longest * random.SystemRandom().uniform(0.5, 1.0)
 
     def _watch(self, connection: _Connection) -> None:
-        """Keep the view current through one connection until it is lost.
+        """Keep the view current until the connection is lost.
 
-        Strategy: the event stream begins at a moment before the list, from Docker's backlog, so that no event falls
-        between the two. A thread of its own reads it during the sync, since Docker drops what a slow reader leaves.
-        After the sync this thread resyncs: each minute, and sooner while the process of a running container is missing.
+        The event stream starts before the list, from Docker's backlog, so that no event is lost between the two. A
+        second thread reads it during the sync, since Docker drops events that a slow reader does not take. After the
+        sync this thread resyncs each minute, and sooner while the process of a running container is missing.
         """
         reader = None
         try:
@@ -216,10 +216,10 @@ class Watcher:
     # Sync and resync
 
     def _sync(self, epoch: int) -> bool:
-        """Inspect all containers that Docker lists or the view knows, and allow reads; return whether they are.
+        """Inspect all containers that Docker lists or the view has, and allow reads; return whether reads are allowed.
 
-        Strategy: each inspect has a short bound. One that fails leaves the list's state in the view and is retried by
-        the workers, so that one stuck container does not delay the sync. Unavailable ends it: Docker is gone.
+        Each inspect has a short bound, so that a stuck container does not delay the sync. A failed inspect leaves the
+        state from the list in the view and is retried by the workers. Unavailable ends the sync: Docker is gone.
         """
         self._refresher.enqueue_images_now()
         listed = {container.id: container for container in self._list() if may_be_of_a_pod(container)}
@@ -230,7 +230,7 @@ class Watcher:
         gather(inspects)
         self._view.note_resync()
         self._before_first_sync()
-        # If it was cut short, since this connection was lost during it, it is done again with the next.
+        # If the connection was lost meanwhile, the callback was cut short and is called again with the next connection.
         deadline.current().check("prepare the first answer")
         self._before_first_sync = lambda: None
         self._view.images.wait_listed(self._timings.images_wait)
@@ -245,9 +245,10 @@ class Watcher:
         self._refresher.refresh_first(container_id, seconds=self._timings.sync_inspect_timeout, fallback=fallback)
 
     def _resync(self, missing_before: dict[str, Record]) -> dict[str, Record]:
-        """Queue all containers whose record differs from Docker's list, or from the processes of this node.
+        """Queue all containers whose record disagrees with Docker's list or with the processes of this node.
 
-        Return the containers whose process is missing; those of `missing_before` that still are have exited.
+        Containers of `missing_before` whose process is still missing have exited. Return the other containers whose
+        process is missing.
         """
         missing = self._missing_processes()
         for container_id in drifted_ids(self._list(), self._view.records()) | missing.keys():
@@ -263,7 +264,7 @@ class Watcher:
         return {container_id: record for container_id, record in self._view.records().items() if self._ended(record)}
 
     def _list(self) -> list[ContainerSummary]:
-        """List all containers. DeadlineExceeded for a Docker that hangs; see LIST_TIMEOUT."""
+        """List all containers. Raise DeadlineExceeded if Docker hangs; see LIST_TIMEOUT."""
         before = self._events
         try:
             return self._list_once()
@@ -279,17 +280,17 @@ class Watcher:
     # Events
 
     def _read(self, connection: _Connection, events: Iterable[Event]) -> None:
-        reason = "the reader of docker's events failed"
+        reason = "the reader of Docker's events failed"
         try:
             for event in events:
                 self._events += 1
                 self._view.note_event()
                 self._handle(event)
-            reason = "docker ended its event stream"
+            reason = "Docker ended its event stream"
         except ShimError as error:
             reason = str(error)
         finally:
-            # Here and not in the other thread, which may wait for an answer: from now on no record is certain.
+            # At once and not in the other thread, which may wait for an answer: from now on no record is certain.
             connection.end(reason)
             self._view.disconnect(connection.reason)
 
@@ -308,7 +309,7 @@ class Watcher:
             self._refresher.enqueue_changed(container_id, stamp=event.time_nano, after=after)
 
     def _may_be_of_a_pod(self, event: Event) -> bool:
-        # Docker gives the labels of the container among them.
+        # The attributes include the labels of the container.
         attributes = event.actor.attributes or {}
         return not attributes or TYPE in attributes or self._view.last_known(event.actor.id) is not None
 
@@ -317,8 +318,8 @@ class Watcher:
 def _end_on_error(connection: _Connection) -> Iterator[None]:
     """End the connection with the error of the block.
 
-    This must happen before the event stream is closed: else its reader would be the first with a reason, and that the
-    stream has ended is only the consequence.
+    This must happen before the event stream is closed. Otherwise its reader would report the end of the stream, which
+    is only the consequence, as the first reason.
     """
     try:
         yield
@@ -326,5 +327,5 @@ def _end_on_error(connection: _Connection) -> Iterator[None]:
         connection.end(str(error))
         raise
     except Exception as error:
-        connection.end(f"the view of docker failed: {error}")
+        connection.end(f"the view of Docker failed: {error}")
         raise

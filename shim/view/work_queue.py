@@ -1,7 +1,7 @@
 """The view's work queue: client-go's `RateLimitingInterface`, with a bound on the workers that retry.
 
-A key is in the queue at most once, however often it is added, and one worker at a time processes it. A key that failed
-is retried with backoff, and only by some of the workers at once: inspects that hang must leave workers for all others.
+A key is in the queue at most once, however often it is added, and only one worker at a time processes it. A failed key
+is retried with backoff. Only some of the workers process failed keys, so that hung inspects leave workers for the rest.
 """
 
 import threading
@@ -11,7 +11,7 @@ MAX_RETRY_SECONDS = 30.0
 """Longest wait in seconds before a retry."""
 
 SHOWN_KEYS = 8
-"""Of the keys that fail, in the state for people."""
+"""Failing keys that `row` shows."""
 
 
 class WorkQueue:
@@ -19,13 +19,12 @@ class WorkQueue:
 
     A worker calls `get`, then `forget` after a success or `add_rate_limited` after a failure, and `done` in any case.
 
-    One waiting worker is woken at a time: a worker that has finished asks for the next key itself, and one that takes a
-    key while more are queued wakes the next. None is woken for a key that is due later than another: while a worker
-    waits, one of them waits for the first that is due.
+    Workers are woken one at a time: a worker that takes a key while others are queued wakes the next worker. A key that
+    is due later than another wakes no worker, since a waiting worker always waits for the earliest due key.
     """
 
     def __init__(self, *, slow_workers: int, retry_seconds: float) -> None:
-        """At most `slow_workers` process keys that have failed; `retry_seconds` is the first backoff, then doubled."""
+        """At most `slow_workers` process failed keys; the backoff begins with `retry_seconds` and is then doubled."""
         self._slow_workers = slow_workers
         self._retry_seconds = retry_seconds
         self._changed = threading.Condition()
@@ -33,19 +32,16 @@ class WorkQueue:
         self._queue: dict[str, None] = {}
         self._processing: set[str] = set()
         self._again: dict[str, float] = {}
-        """Keys added while they were processed, with the seconds to wait once they are done."""
+        """Keys that were added while being processed, with the seconds to wait once they are done."""
         self._failures: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
     def add(self, key: str) -> None:
-        """Queue a key, so that it is processed once from a moment after this call."""
+        """Queue a key, so that its processing begins after this call."""
         self.add_after(key, 0.0)
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Queue a key in `seconds`, unless it is due sooner.
-
-        For a key that is being processed the wait begins when it is done.
-        """
+        """Queue a key in `seconds`, unless it is due sooner. If it is being processed, the wait begins at its end."""
         with self._changed:
             self._add_locked(key, seconds)
 
@@ -57,17 +53,17 @@ class WorkQueue:
             self._add_locked(key, min(backoff, MAX_RETRY_SECONDS))
 
     def forget(self, key: str) -> None:
-        """Reset the failures of a key, which has been processed successfully."""
+        """Reset the failures of a key after its success."""
         with self._changed:
             self._failures.pop(key, None)
 
     def num_requeues(self, key: str) -> int:
-        """Return how many times a key has failed since its last success."""
+        """Return the failures of a key since its last success."""
         with self._changed:
             return self._failures.get(key, 0)
 
     def get(self) -> str | None:
-        """Wait for the next key and return it; `done` must be called with it. Return None once shut down."""
+        """Wait for the next key and return it; None once shut down. Call `done` with the key."""
         with self._changed:
             while not self._shut_down:
                 key = self._take_locked()
@@ -79,7 +75,7 @@ class WorkQueue:
             return None
 
     def done(self, key: str) -> None:
-        """End the processing of a key; it is queued again if it was added in the meantime."""
+        """End the processing of a key, and queue it again if it was added meanwhile."""
         with self._changed:
             self._processing.discard(key)
             after = self._again.pop(key, None)
@@ -87,7 +83,8 @@ class WorkQueue:
                 self._add_locked(key, after)
 
     def row(self) -> dict[str, object]:
-        """Return the state of the queue, for people: numbers of keys, and a few of those that fail."""
+        """Return the state of the queue, for people: numbers of keys and a few failing keys."""
+
         with self._changed:
             return {
                 "queued": len(self._queue),

@@ -24,7 +24,7 @@ from shim.domain import labels, names
 from shim.domain.errors import ShimError
 from shim.runtime import Runtime
 from shim.sandbox.dns import write_resolv_conf
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 from tests.cgroup.trees import new_group_v1
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED

@@ -22,7 +22,7 @@ from shim.daemon.telemetry import telemetry
 from shim.domain.errors import FailedPrecondition
 from shim.logs.protocol import Figures
 from shim.runtime import Runtime
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.streaming.client import seconds_of_trickle

@@ -13,7 +13,7 @@ from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.server import CriServer
 from shim.daemon.watchdog import Watchdog, check_server
 from shim.domain.errors import DeadlineExceeded, NotFound, ShimError, Unavailable
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.engine import FakeEngine
 
 SECONDS = 60.0

@@ -15,7 +15,7 @@ from shim.node.container_events import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
 from tests.view.samples import create_sandbox

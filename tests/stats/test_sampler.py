@@ -22,7 +22,7 @@ from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import Sampler, renew, sample
 from shim.stats.sandboxes import list_pod_sandbox_stats
 from shim.stats_cache import REUSE_SECONDS, WATCHED_SECONDS, Point
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.facts import open_descriptors

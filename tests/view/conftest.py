@@ -1,8 +1,8 @@
-"""An empty Engine, and a view of it that a test syncs by hand."""
+"""An empty Engine, and a view that a test syncs by hand."""
 
 import pytest
 
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.view.late import LateEngine
 
 
@@ -14,7 +14,7 @@ def engine() -> LateEngine:
 
 @pytest.fixture
 def view(engine: LateEngine) -> NodeView:
-    """A view that is synced, and whose reads wait for no sync."""
+    """A synced view whose reads do not wait for a sync."""
     view = NodeView(engine, sync_timeout=0)
     view.complete_sync(view.begin_sync())
     view.images.refresh()

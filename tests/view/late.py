@@ -1,4 +1,4 @@
-"""An Engine that answers late."""
+"""A fake Engine with late answers."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,13 @@ from tests.fakes.engine import FakeEngine
 
 
 class LateEngine(FakeEngine):
-    """An Engine whose answers may travel slowly: what `meanwhile` holds happens between answer and arrival."""
+    """An Engine with slow answers: the next call in `meanwhile` runs between an answer and its arrival."""
 
     def __init__(self) -> None:
         super().__init__()
         self.meanwhile: list[Callable[[], object]] = []
         self.after_image: list[Callable[[], object]] = []
-        """The same for inspects of images."""
+        """As `meanwhile`, for inspects of images."""
         self.old_answers: list[ContainerInspect] = []
 
     def inspect_container(self, container_id: str) -> ContainerInspect:

@@ -1,4 +1,4 @@
-"""Records and the Engine's answers, as tests of the view need them."""
+"""Records and answers of the Engine for tests of the view."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _DATA = Path(__file__).parent / "data"
 
 
 class Recording:
-    """What a real Engine answered about one set of containers and images."""
+    """The recorded answers of a real Engine about a set of containers and images."""
 
     def __init__(self, engine: str) -> None:
         self._answers = msgspec.json.decode((_DATA / f"engine-{engine}.json").read_bytes())
@@ -43,12 +43,12 @@ class Recording:
 
 
 def unset_clock() -> Moment:
-    """Return the time of a clock that is certainly not set, however long a thread is kept waiting."""
+    """Return the time of a clock that never seems to have been set, however long a thread is delayed."""
     return Moment(time.time_ns(), 0)
 
 
 def without_nulls(value: Any) -> Any:
-    """Leave out what is null, as the Engine's client does."""
+    """Leave out null values, as the Engine's client does."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -117,7 +117,7 @@ def create_container(engine: FakeEngine, sandbox_id: str, *, name: str = "app", 
 
 
 def inspects(engine: FakeEngine) -> int:
-    """How often a container was inspected."""
+    """Return how often a container was inspected."""
     return len(engine.calls_of("inspect_container"))
 
 

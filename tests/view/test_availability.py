@@ -1,4 +1,4 @@
-"""Reads are answered between the end of a sync and the next disconnect, never else."""
+"""Reads are answered only between the end of a sync and the next disconnect."""
 
 import threading
 
@@ -57,7 +57,7 @@ def test_a_disconnect_wakes_waiting_reads() -> None:
             asked(changed, availability)
         refused.append(str(caught.value))
 
-    asker = threading.Thread(target=ask, daemon=True)  # or pytest would wait for it
+    asker = threading.Thread(target=ask, daemon=True)  # otherwise pytest would wait for it
     asker.start()
     with changed:
         availability.disconnect("no such socket")
@@ -80,19 +80,19 @@ def test_a_sync_that_ends_after_a_disconnect_does_not_count() -> None:
     asked(changed, availability)
 
 
-def test_patience_has_an_end() -> None:
+def test_a_read_waits_for_a_sync_up_to_the_timeout() -> None:
     changed, availability = made(timeout=0.01)
     with pytest.raises(Unavailable, match="not been built"):
         asked(changed, availability)
 
 
-def test_wait_ends_with_the_request() -> None:
+def test_the_wait_ends_with_the_request() -> None:
     changed, availability = made()
     with deadline.bound(0.01), pytest.raises(DeadlineExceeded):
         asked(changed, availability)
 
 
-def test_a_question_may_have_less_patience_and_never_more() -> None:
+def test_a_read_may_shorten_the_timeout_but_not_extend_it() -> None:
     changed, availability = made(timeout=0.01)
     with changed, pytest.raises(Unavailable):
         availability.wait_available(timeout=deadline.LONGEST)
@@ -101,7 +101,7 @@ def test_a_question_may_have_less_patience_and_never_more() -> None:
         availability.wait_available(timeout=0)
 
 
-def test_the_length_of_an_outage() -> None:
+def test_the_length_of_an_outage_is_measured() -> None:
     changed, availability = made()
     with changed:
         threading.Event().wait(0.02)
@@ -116,7 +116,7 @@ def test_the_length_of_an_outage() -> None:
         assert availability.outage_seconds >= since >= 0.02
 
 
-def test_a_refusal_of_another_class() -> None:
+def test_reads_raise_the_configured_refusal() -> None:
     class NotListed(Unavailable):
         pass
 
@@ -125,14 +125,14 @@ def test_a_refusal_of_another_class() -> None:
         Availability(changed, timeout=0, initially="no list yet", refusal=NotListed).wait_available()
 
 
-def test_a_docker_that_is_never_reached_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_the_first_connection_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 0.01)
     changed, availability = made(timeout=deadline.LONGEST)
     with pytest.raises(Unavailable, match="not been built"):
         asked(changed, availability)
 
 
-def test_a_read_from_before_the_first_connection_waits_for_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_before_the_first_connection_waits_for_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 3.0)
     changed, availability = made()
     answered = threading.Event()

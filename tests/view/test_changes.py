@@ -1,4 +1,4 @@
-"""The steps between two records are those that happened, each once."""
+"""The events between two records are those that happened, each once."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ GUESSED_END = at(container_state(pb.CONTAINER_UNKNOWN, from_list_only=True))
         (GUESSED_END, RUNS, (STARTED,)),
     ],
 )
-def test_steps(
+def test_steps_between_two_records(
     old: ContainerRecord | None, new: ContainerRecord | None, expected: tuple[pb.ContainerEventType, ...]
 ) -> None:
     assert steps(old, new) == expected
@@ -76,8 +76,8 @@ LIFE = [NEW, RUNS, UNKNOWN, RUNS, ENDED, RUNS_AGAIN, UNKNOWN_AGAIN, ENDED_AGAIN]
 
 @settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=len(LIFE), max_size=len(LIFE)))
-def test_any_history_reads_as_one(seen: list[bool]) -> None:
-    """Whatever was seen and missed: created first, started and stopped in turn, deleted last."""
+def test_the_events_of_any_history_are_in_a_valid_order(seen: list[bool]) -> None:
+    """Whatever changes were missed: created comes first, started and stopped alternate, deleted comes last."""
     history = [record for record, was_seen in zip(LIFE, seen, strict=True) if was_seen]
     reported = [kind for old, new in zip([None, *history], [*history, None], strict=True) for kind in steps(old, new)]
     there = runs = False

@@ -35,7 +35,7 @@ def just_created() -> SandboxRecord:
 
 
 def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventType]]:
-    """All that has been published so far."""
+    """Return all changes published so far."""
     reported: list[tuple[str, pb.ContainerEventType]] = []
     with deadline.bound(0.01):
         try:
@@ -58,7 +58,7 @@ def test_events_of_a_deferred_sandbox_are_published_at_the_flush(publisher: Even
         assert heard(changes) == [("s1", STOPPED), ("s1", DELETED)]
 
 
-def test_a_deferred_sandbox_that_is_removed_has_all_its_events(publisher: EventPublisher) -> None:
+def test_a_removed_deferred_sandbox_has_all_its_events(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
         publisher.defer(KEY)
         publisher.publish(None, sandbox())
@@ -67,7 +67,7 @@ def test_a_deferred_sandbox_that_is_removed_has_all_its_events(publisher: EventP
         assert heard(changes) == [("s1", kind) for kind in (CREATED, STARTED, STOPPED, DELETED)]
 
 
-def test_events_of_others_are_not_deferred(publisher: EventPublisher) -> None:
+def test_events_of_other_objects_are_not_deferred(publisher: EventPublisher) -> None:
     other = replace(
         sandbox("s2"), config=pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="other", namespace="n", uid="u"))
     )
@@ -89,7 +89,7 @@ def test_times_never_go_back(publisher: EventPublisher) -> None:
     assert [change.at for change in reported] == sorted(change.at for change in reported)
 
 
-def test_what_changes_between_two_losses_is_kept_for_a_client_that_comes_late(publisher: EventPublisher) -> None:
+def test_changes_between_two_outages_are_kept_for_a_late_client(publisher: EventPublisher) -> None:
     with publisher.subscribe() as first:
         publisher.disconnect(LOST)
         with pytest.raises(Unavailable):
@@ -104,7 +104,7 @@ def test_what_changes_between_two_losses_is_kept_for_a_client_that_comes_late(pu
         assert heard(changes) == [("c1", DELETED), ("c2", CREATED)]
 
 
-def test_a_client_that_was_there_in_between_gets_nothing_twice(publisher: EventPublisher) -> None:
+def test_a_client_that_subscribed_between_outages_gets_nothing_twice(publisher: EventPublisher) -> None:
     publisher.disconnect(LOST)
     publisher.publish(container(), None)
     with publisher.subscribe() as first:
@@ -117,7 +117,7 @@ def test_a_client_that_was_there_in_between_gets_nothing_twice(publisher: EventP
         assert heard(changes) == []
 
 
-def test_the_first_client_after_a_loss_gets_what_no_other_has_got(publisher: EventPublisher) -> None:
+def test_the_first_client_after_an_outage_gets_the_missed_changes(publisher: EventPublisher) -> None:
     publisher.disconnect(LOST)
     publisher.publish(container(), None)
     publisher.reconnect()
@@ -126,7 +126,7 @@ def test_the_first_client_after_a_loss_gets_what_no_other_has_got(publisher: Eve
         assert heard(second) == []
 
 
-def test_the_client_of_a_subscriber_that_was_dropped_misses_nothing(publisher: EventPublisher) -> None:
+def test_the_client_of_a_dropped_subscriber_misses_nothing(publisher: EventPublisher) -> None:
     with publisher.subscribe() as slow:
         assert slow.drop("its client has not taken a change within 100 ms")
         publisher.note_dropped()
@@ -138,7 +138,7 @@ def test_the_client_of_a_subscriber_that_was_dropped_misses_nothing(publisher: E
         assert heard(changes) == [("c1", DELETED), ("c2", CREATED)]
 
 
-def test_changes_are_kept_for_a_while_only(publisher: EventPublisher, clock: Clock) -> None:
+def test_missed_changes_expire(publisher: EventPublisher, clock: Clock) -> None:
     publisher.disconnect(LOST)
     publisher.publish(container(), None)
     publisher.reconnect()
@@ -147,7 +147,7 @@ def test_changes_are_kept_for_a_while_only(publisher: EventPublisher, clock: Clo
         assert heard(changes) == []
 
 
-def test_more_than_a_subscriber_can_take_is_not_kept_after_a_loss(publisher: EventPublisher) -> None:
+def test_missed_changes_beyond_the_capacity_are_not_kept(publisher: EventPublisher) -> None:
     publisher.disconnect(LOST)
     for number in range(11):
         publisher.publish(None, container(container_id=f"c{number}"))

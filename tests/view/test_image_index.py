@@ -1,4 +1,4 @@
-"""Images are found by all they are called."""
+"""Images are found by id, tag, digest and id prefix."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ TEAM = image("abc2", tags=("registry.example:5000/team/app:v1", "registry.exampl
 CAFE = image("cafe", tags=("docker.io/library/bead:latest",))
 BEAD = image("bead")
 INDEX = ImageIndex([BUSYBOX, TEAM, CAFE, BEAD])
-"""Not changed by any test."""
+"""Tests do not change it."""
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ INDEX = ImageIndex([BUSYBOX, TEAM, CAFE, BEAD])
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_find(reference: str, expected: ImageRecord | None) -> None:
+def test_an_image_is_found_by_id_name_and_prefix(reference: str, expected: ImageRecord | None) -> None:
     assert INDEX.find(reference) is expected
 
 
-def test_an_image_that_came_has_taken_its_tags_from_others() -> None:
+def test_a_new_image_takes_its_tags_from_others() -> None:
     index = ImageIndex(INDEX.records)
     v2 = "registry.example:5000/team/app:v2"
     came = image("d00d", tags=(v2,), digests=(f"registry.example:5000/team/app@{DIGEST}",))
@@ -67,7 +67,7 @@ def test_an_image_that_came_has_taken_its_tags_from_others() -> None:
     assert len(index.records) == len(INDEX.records) + 1
 
 
-def test_an_image_that_is_listed_twice_is_one_with_all_its_names() -> None:
+def test_two_list_items_of_an_image_are_merged() -> None:
     other = replace(TEAM, repo_tags=("r.example/other:1", *TEAM.repo_tags), repo_digests=(f"r.example/other@{DIGEST}",))
     index = ImageIndex([TEAM, BUSYBOX, other])
     team = index.find(TEAM.id)
@@ -78,18 +78,18 @@ def test_an_image_that_is_listed_twice_is_one_with_all_its_names() -> None:
         assert index.find(name) is team
 
 
-def test_beginning_of_several_ids_is_refused() -> None:
+def test_an_ambiguous_id_prefix_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="image id 'sha256:abc' fits 2 ids"):
         INDEX.find("abc")
 
 
 @pytest.mark.parametrize("reference", ["", "Busybox", "a:b:c"])
-def test_no_reference(reference: str) -> None:
+def test_an_invalid_reference_is_refused(reference: str) -> None:
     with pytest.raises(InvalidArgument):
         INDEX.find(reference)
 
 
-def test_a_nameless_image_is_there_unless_others_were_built_from_it() -> None:
+def test_an_untagged_parent_image_is_hidden() -> None:
     child = replace(TEAM, parent=BEAD.id)
     index = ImageIndex([BEAD, child])
     assert (index.find(BEAD.id), index.records) == (None, (child,))
@@ -97,7 +97,7 @@ def test_a_nameless_image_is_there_unless_others_were_built_from_it() -> None:
     assert (index.find(BEAD.id), index.records) == (BEAD, (BEAD,))
 
 
-def test_a_name_is_taken_from_its_record_and_all_else_stays() -> None:
+def test_add_name_changes_only_that_name() -> None:
     tags = ("docker.io/library/busybox:latest", "docker.io/library/moved:latest")
     here = image("abc1", tags=("docker.io/library/other:latest",))
     there = image("abc2", tags=tags)
@@ -112,7 +112,7 @@ def test_a_name_is_taken_from_its_record_and_all_else_stays() -> None:
     }
 
 
-def test_an_image_that_is_not_listed_comes_with_that_name_alone() -> None:
+def test_add_name_adds_an_unlisted_image_with_that_name_alone() -> None:
     index = ImageIndex([BEAD])
     index.add_name(TEAM.repo_tags[0], TEAM)
     assert index.find(TEAM.repo_tags[0]) is not None
@@ -131,6 +131,8 @@ def test_an_image_that_is_not_listed_comes_with_that_name_alone() -> None:
     ],
     ids=["wanted", "other wanted", "any", "no reference", "digest", "nameless"],
 )
-def test_a_name_for_people(tags: tuple[str, ...], digests: tuple[str, ...], wanted: str, name: str) -> None:
+def test_name_for_people_prefers_the_wanted_name(
+    tags: tuple[str, ...], digests: tuple[str, ...], wanted: str, name: str
+) -> None:
     named = image("bead", tags=tags, digests=digests)
     assert name_for_people(named, wanted=wanted) == name

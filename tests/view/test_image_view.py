@@ -1,15 +1,15 @@
-"""The view's images are never older than a read that has ended, be it a list or an inspect."""
+"""The view's images are never older than a finished list or inspect."""
 
 import threading
 import time
 
 from shim.domain.ids import ImageId
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.view.late import LateEngine
 
 
-def test_images(engine: LateEngine, view: NodeView) -> None:
+def test_images_are_listed_and_found(engine: LateEngine, view: NodeView) -> None:
     image_id = engine.add_image("busybox")
     assert view.images.all() == ()
     view.images.refresh()
@@ -18,7 +18,7 @@ def test_images(engine: LateEngine, view: NodeView) -> None:
     assert view.images.find("registry.example/app") is None
 
 
-def test_late_image_list_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
+def test_a_late_image_list_does_not_replace_a_newer_list(engine: LateEngine, view: NodeView) -> None:
     engine.add_image("busybox")
 
     def another_image() -> None:
@@ -30,7 +30,7 @@ def test_late_image_list_does_not_replace_a_newer_one(engine: LateEngine, view: 
     assert len(view.images.all()) == 2
 
 
-def test_one_image_is_inspected_alone(engine: FakeEngine, view: NodeView) -> None:
+def test_an_image_is_inspected_alone(engine: FakeEngine, view: NodeView) -> None:
     image_id = engine.add_image("docker.io/library/busybox:latest")
     engine.calls.clear()
     record = view.images.refresh_one("docker.io/library/busybox:latest")
@@ -50,13 +50,13 @@ def test_an_image_is_confirmed_only_under_its_name(engine: FakeEngine, view: Nod
     assert view.images.confirm("docker.io/library/nothing:latest", busybox, since=time.monotonic_ns()) is None
 
 
-def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine: LateEngine, view: NodeView) -> None:
+def test_a_slow_list_is_published_despite_confirmed_images(engine: LateEngine, view: NodeView) -> None:
     busybox = ImageId(engine.add_image("busybox"))
     view.images.refresh()
     engine.add_image("registry.example/app")
 
     def confirmed() -> None:
-        engine.meanwhile.append(confirmed)  # during the next list, too
+        engine.meanwhile.append(confirmed)  # also during the next list
         assert view.images.confirm("busybox", busybox, since=time.monotonic_ns()) is not None
         assert view.images.refresh_one(engine.add_image("registry.example/late")) is not None
 
@@ -68,7 +68,7 @@ def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine
         assert view.images.find(name) is not None
 
 
-def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: LateEngine, view: NodeView) -> None:
+def test_a_confirmation_after_the_request_of_a_list_wins_over_the_list(engine: LateEngine, view: NodeView) -> None:
     first, second = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("second"))
     view.images.refresh()
     mine, other = (image for image in engine.images if image.id in {first, second})
@@ -85,8 +85,8 @@ def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: Late
     assert found.id == second
 
 
-def test_an_inspect_of_one_image_is_superseded_by_a_list_that_begins(engine: LateEngine, view: NodeView) -> None:
-    """The list may have been asked for because the image is gone."""
+def test_a_list_that_begins_supersedes_the_inspect_of_an_image(engine: LateEngine, view: NodeView) -> None:
+    """The list may have been requested because the image is gone."""
     reference = "docker.io/library/busybox:latest"
     engine.add_image(reference)
     listing = threading.Thread(target=view.images.refresh)

@@ -11,7 +11,7 @@ SECOND = 10**9
 NOW = Moment(wall=100 * SECOND, offset=7 * SECOND)
 
 
-def test_only_reads_in_flight_of_the_same_key_are_superseded() -> None:
+def test_supersede_marks_only_reads_of_its_key() -> None:
     reads = InFlightReads()
     early, other = reads.begin("a"), reads.begin("b")
     reads.supersede("a")
@@ -19,7 +19,7 @@ def test_only_reads_in_flight_of_the_same_key_are_superseded() -> None:
     assert (early.superseded, other.superseded, late.superseded) == (True, False, False)
 
 
-def test_nothing_is_kept_of_reads_that_ended() -> None:
+def test_ended_reads_are_dropped() -> None:
     reads = InFlightReads()
     first, second = reads.begin("a"), reads.begin("a")
     reads.end("a", first)
@@ -30,7 +30,7 @@ def test_nothing_is_kept_of_reads_that_ended() -> None:
     assert len(reads) == 0
 
 
-def test_a_read_lasts_as_long_as_its_block_which_does_not_hold_the_lock() -> None:
+def test_a_read_lasts_for_its_block_without_holding_the_lock() -> None:
     reads, lock = InFlightReads(), threading.Lock()
 
     def read_and_fail() -> None:
@@ -57,15 +57,15 @@ def test_a_read_lasts_as_long_as_its_block_which_does_not_hold_the_lock() -> Non
     ],
     ids=["earlier", "the same", "later", "no stamp", "clock set back since", "clock set forward since"],
 )
-def test_a_moment_follows_what_is_stamped_earlier_by_a_clock_that_was_not_set(
+def test_a_moment_follows_earlier_stamps_unless_the_clock_was_set(
     stamp: int, offset: int, follows: bool
 ) -> None:
     assert NOW.follows(stamp, now=Moment(wall=200 * SECOND, offset=offset)) is follows
 
 
-def test_the_clocks_of_this_machine_keep_together() -> None:
+def test_the_offset_between_the_clocks_is_stable() -> None:
     def together() -> bool:
         earlier = this_moment()
         return this_moment().follows(earlier.wall, now=this_moment())
 
-    assert any(together() for _ in range(100))  # a thread may be kept waiting between the two clocks
+    assert any(together() for _ in range(100))  # a thread may be delayed between reading the two clocks

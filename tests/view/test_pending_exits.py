@@ -13,7 +13,7 @@ from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import HostSettings
 from shim.logs.interface import ContainerLog
 from shim.view.changes import DELETED, STARTED, STOPPED
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.pending_exits import NoLogs, log_of, visible_record
 from shim.view.records import ContainerRecord
 from shim.view.translate import from_list_only
@@ -39,7 +39,7 @@ def view(engine: FakeEngine, logs: FakeLogs) -> NodeView:
 
 
 def ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> str:
-    """A container that was seen running and has ended, with output that is not written yet."""
+    """Return a container that was seen running and has exited, with output that is not in its log yet."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     logs.holding = True
@@ -53,7 +53,7 @@ def logged(**changes: object) -> ContainerRecord:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-# What is shown
+# Visible records
 
 
 def test_a_running_container_is_followed(logs: FakeLogs) -> None:
@@ -85,7 +85,7 @@ def test_a_container_is_visible_as_running_until_its_log_is_drained(logs: FakeLo
     ],
     ids=["without-a-log", "of-another-shim", "created", "never-ran"],
 )
-def test_there_is_nothing_to_wait_for(logs: FakeLogs, changes: dict[str, object]) -> None:
+def test_an_exit_without_a_log_to_wait_for_is_visible(logs: FakeLogs, changes: dict[str, object]) -> None:
     logs.holding = True
     record = logged(**changes)
     assert visible_record(record, logs) is record
@@ -95,7 +95,7 @@ def test_without_logs_every_exit_is_visible() -> None:
     assert visible_record(logged(), NoLogs()) == logged()
 
 
-def test_the_path_of_docker_may_be_given_before_docker_reports_it() -> None:
+def test_log_of_takes_a_path_that_the_record_lacks() -> None:
     assert log_of(logged(docker_log_path=""), docker="/guess").docker == "/guess"
 
 
@@ -104,7 +104,7 @@ def test_the_path_of_docker_may_be_given_before_docker_reports_it() -> None:
     [({"Type": "local"}, "local"), ({"Type": "json-file"}, "json-file"), ({}, "json-file")],
     ids=["local", "json-file", "not-reported"],
 )
-def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: str) -> None:
+def test_log_of_has_the_driver_of_the_container(settings: dict[str, str], driver: str) -> None:
     host = msgspec.convert({"LogConfig": settings}, HostSettings)
     assert log_of(logged(host=host)).driver == driver
 
@@ -112,7 +112,7 @@ def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: s
 # In the view
 
 
-def test_where_docker_writes_is_known_though_it_is_not_reported(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_the_log_path_of_an_unreporting_driver_is_known(engine: FakeEngine, logs: FakeLogs) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.containers[container_id].host["LogConfig"] = {"Type": "local"}
     view = NodeView(engine, logs=logs, docker_root=lambda: "/docker")
@@ -144,7 +144,7 @@ def test_lists_statuses_and_events_agree(engine: FakeEngine, view: NodeView, log
         assert stopped.record == view.container(container_id)
 
 
-def test_another_inspect_publishes_no_pending_exit(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_another_inspect_keeps_the_exit_pending(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     for _ in range(3):
         view.refresh_container(container_id)
@@ -154,7 +154,7 @@ def test_another_inspect_publishes_no_pending_exit(engine: FakeEngine, view: Nod
     assert not view.container(container_id).state.running
 
 
-def test_one_that_is_started_again_meanwhile_goes_on_running(
+def test_a_restart_drops_the_pending_exit(
     engine: FakeEngine, view: NodeView, logs: FakeLogs
 ) -> None:
     container_id = ended(engine, view, logs)
@@ -165,7 +165,7 @@ def test_one_that_is_started_again_meanwhile_goes_on_running(
     assert view.container(container_id).state.pid
 
 
-def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_a_removal_publishes_the_pending_exit(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     with view.subscribe() as changes:
         view.forget(container_id)
@@ -177,7 +177,7 @@ def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeV
     assert container_id not in logs.followed
 
 
-def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_refresh_exited_waits_until_the_log_is_drained(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     waiting = threading.Thread(target=view.refresh_exited, args=(container_id,))
     waiting.start()
@@ -191,7 +191,7 @@ def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, l
 
 
 def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
-    """A view that has found a container ended at its start, and could not have its output written."""
+    """Return a view whose first sync found an exited container, and whose log could not be drained in time."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.exit_container(container_id)
     logs.holding = True
@@ -203,18 +203,18 @@ def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
 
 
 def test_the_first_sync_publishes_pending_exits(engine: FakeEngine, logs: FakeLogs) -> None:
-    """Clients may have seen them before; they must not see the container run again."""
+    """Clients may have seen these exits before; they must not see the container run again."""
     view, container_id = found_ended(engine, logs)
     assert not view.container(container_id).state.running
 
 
-def test_a_container_that_is_unknown_at_the_start_stays_so_until_its_exit(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_an_unknown_container_stays_unknown_until_its_exit(engine: FakeEngine, logs: FakeLogs) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.exit_container(container_id)
     logs.holding = True
     view = NodeView(engine, logs=logs)
     logs.on_drained = view.publish_exit
-    (listed,) = [one for one in engine.list_containers() if one.id == container_id]
+    (listed,) = [each for each in engine.list_containers() if each.id == container_id]
     epoch = view.begin_sync()
     engine.fail_next("inspect_container", DeadlineExceeded("slow"))
     with pytest.raises(DeadlineExceeded):
@@ -230,7 +230,7 @@ def test_a_container_that_is_unknown_at_the_start_stays_so_until_its_exit(engine
 
 
 def test_a_published_exit_stays_visible(engine: FakeEngine, logs: FakeLogs) -> None:
-    """Its log may never be written; a later refresh must not let it run again, a start must."""
+    """The log may never be drained. A later refresh must not show the container as running again, but a start must."""
     view, container_id = found_ended(engine, logs)
     with view.subscribe() as changes:
         view.refresh_container(container_id)
@@ -240,10 +240,10 @@ def test_a_published_exit_stays_visible(engine: FakeEngine, logs: FakeLogs) -> N
         assert wait_change(changes).kind == STARTED
     engine.exit_container(container_id)
     view.refresh_container(container_id)
-    assert view.container(container_id).state.running  # the end of the second run, whose output is not written
+    assert view.container(container_id).state.running  # the exit of the second run is pending
 
 
-def test_exits_stay_pending_over_a_later_sync(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_exits_stay_pending_through_a_later_sync(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     view.disconnect("docker is away")
     assert view.complete_sync(view.begin_sync(), timeout=0.01)
@@ -255,7 +255,7 @@ def test_an_exit_that_docker_missed_is_pending_too(engine: FakeEngine, view: Nod
     view.refresh_container(container_id)
     logs.holding = True
     view.mark_missed_exit(view.container(container_id))
-    view.refresh_container(container_id)  # Docker goes on calling it running
+    view.refresh_container(container_id)  # Docker still reports it as running
     assert view.container(container_id).state.running
     logs.release(container_id)
     view.refresh_container(container_id)

@@ -1,4 +1,4 @@
-"""Real processes stand for those of containers; only what no process of a test can be comes from a made-up /proc."""
+"""Real processes stand for processes of containers; a fake /proc has states that no test process can be in."""
 
 import os
 import platform
@@ -29,18 +29,18 @@ def record(
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs."""
+    """A running process."""
     child = subprocess.Popen(["sleep", "600"])
     yield child
     child.kill()
     child.wait()
 
 
-def test_one_that_runs(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_running_process_has_not_ended(sleeper: subprocess.Popen[bytes]) -> None:
     assert not process_ended(record(sleeper.pid))
 
 
-def test_one_that_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_missing_process_has_ended(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
     assert process_ended(record(sleeper.pid))
@@ -53,7 +53,7 @@ def test_a_zombie_has_ended(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 _EXIT = {"x86_64": 60, "aarch64": 93, "riscv64": 93, "ppc64le": 1, "s390x": 1}
-"""The number of the system call `exit`, which ends the thread that makes it, and no other."""
+"""The number of the system call `exit`, which ends only the calling thread."""
 
 _WITHOUT_MAIN_THREAD = """
 import ctypes, os, sys, threading
@@ -63,8 +63,8 @@ ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
 
 
-@pytest.mark.skipif(platform.machine() not in _EXIT, reason="how a thread alone ends here is not known")
-def test_one_whose_main_thread_alone_has_ended() -> None:
+@pytest.mark.skipif(platform.machine() not in _EXIT, reason="the number of exit(2) is unknown here")
+def test_a_process_without_its_main_thread_has_not_ended() -> None:
     number = str(_EXIT[platform.machine()])
     with subprocess.Popen([sys.executable, "-c", _WITHOUT_MAIN_THREAD, number], stdin=subprocess.PIPE) as child:
         stat = Path(f"/proc/{child.pid}/stat")
@@ -72,18 +72,18 @@ def test_one_whose_main_thread_alone_has_ended() -> None:
         assert not process_ended(record(child.pid))
 
         assert child.stdin is not None
-        child.stdin.close()  # which the other thread waits for
+        child.stdin.close()  # the other thread waits for this
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert process_ended(record(child.pid))
 
 
-def test_one_that_is_being_collected(tmp_path: Path) -> None:
+def test_a_process_that_is_being_reaped_has_ended(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
     (tmp_path / "77/stat").write_text(f"77 (a) X {'0 ' * 18}500 0\n")
     assert process_ended(record(77), proc=tmp_path)
 
 
-def test_a_pid_of_another_process(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_reused_pid_counts_as_ended(sleeper: subprocess.Popen[bytes]) -> None:
     assert process_ended(record(sleeper.pid, started_at=time.time_ns() - HOUR_NS))
 
 
@@ -92,7 +92,7 @@ def test_a_pid_of_another_process(sleeper: subprocess.Popen[bytes]) -> None:
     [(0, pb.CONTAINER_RUNNING), (2**22 + 1, pb.CONTAINER_EXITED), (2**22 + 1, pb.CONTAINER_CREATED)],
     ids=["pid unknown", "exited", "created"],
 )
-def test_what_does_not_run_is_not_waited_for(pid: int, state: pb.ContainerState) -> None:
+def test_a_container_that_is_not_running_has_no_process(pid: int, state: pb.ContainerState) -> None:
     assert not process_ended(record(pid, state=state))
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_run_is_not_waited_for(pid: int, state: pb.ContainerState)
     ],
     ids=["an earlier one", "clock a little off", "another", "clock set forward", "clock set forward, systemd"],
 )
-def test_another_process_is_known_by_time_and_cgroup(tmp_path: Path, later_ns: int, cgroup: str, ended: bool) -> None:
+def test_a_reused_pid_differs_in_start_time_and_cgroup(tmp_path: Path, later_ns: int, cgroup: str, ended: bool) -> None:
     ticks = 500
     began = boot_time() + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
     (tmp_path / "77").mkdir()
@@ -117,10 +117,10 @@ def test_another_process_is_known_by_time_and_cgroup(tmp_path: Path, later_ns: i
 
 
 ODD_NAME = b"a) Z 1\n\x0b\x1c\r\x85\xe2\x80\xa8\xff( S"
-"""Of a process or a control group, which programs choose."""
+"""Names of processes or control groups, which programs choose."""
 
 
-def test_no_name_of_a_process_or_group_hides_whose_it_is(tmp_path: Path) -> None:
+def test_names_of_processes_and_groups_do_not_break_the_parser(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
     (tmp_path / "77/stat").write_bytes(b"77 (%b) S %b500 0\n" % (ODD_NAME, b"0 " * 18))
     (tmp_path / "77/cgroup").write_bytes(b"0::/pod/%b/%b\n" % (b"c" * 64, ODD_NAME.replace(b"\n", b"")))
@@ -128,12 +128,12 @@ def test_no_name_of_a_process_or_group_hides_whose_it_is(tmp_path: Path) -> None
     assert is_process_of(record(77), proc=tmp_path)
 
 
-def test_when_the_kernel_began() -> None:
+def test_boot_time_agrees_with_proc_stat() -> None:
     words = Path("/proc/stat").read_text().split()
-    assert abs(boot_time() - int(words[words.index("btime") + 1]) * 10**9) < 2 * 10**9  # which is in whole seconds
+    assert abs(boot_time() - int(words[words.index("btime") + 1]) * 10**9) < 2 * 10**9  # btime has whole seconds
 
 
-def test_a_process_of_unknown_state_has_not_ended(tmp_path: Path) -> None:
+def test_an_unreadable_process_has_not_ended(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
     (tmp_path / "77/stat").write_text("77 (a) S")
     assert not process_ended(record(77), proc=tmp_path)
@@ -150,7 +150,9 @@ def test_a_process_of_unknown_state_has_not_ended(tmp_path: Path) -> None:
     ],
     ids=["cgroupfs", "systemd", "of something else", "gone", "unknown"],
 )
-def test_a_pid_is_of_its_container_by_the_cgroup(tmp_path: Path, pid: int, cgroup: str, certain: bool) -> None:
+def test_the_cgroup_tells_whether_a_pid_belongs_to_a_container(
+    tmp_path: Path, pid: int, cgroup: str, certain: bool
+) -> None:
     known = record(pid)
     (tmp_path / "77").mkdir()
     (tmp_path / "77" / "cgroup").write_text("4:memory:" + cgroup.format(id=known.id))

@@ -1,11 +1,11 @@
-"""Lists of records by kind and by sandbox."""
+"""Records are listed by kind, sandbox and pod."""
 
 from shim.domain.ids import SandboxId
 from shim.view.queries import lists_from_records
 from tests.view.samples import container, sandbox
 
 
-def test_lists_by_kind_and_by_sandbox() -> None:
+def test_lists_group_records_by_kind_and_sandbox() -> None:
     s1, s2 = sandbox("s1"), sandbox("s2")
     a, b, stray = container("a", sandbox="s1"), container("b", sandbox="s1"), container("c", sandbox="gone")
     lists = lists_from_records([a, s2, stray, s1, b])
@@ -14,7 +14,7 @@ def test_lists_by_kind_and_by_sandbox() -> None:
     assert lists.by_sandbox == {SandboxId("s1"): (a, b), SandboxId("gone"): (stray,)}
 
 
-def test_sandboxes_by_the_uid_of_their_pod() -> None:
+def test_sandboxes_are_grouped_by_pod_uid() -> None:
     first, other, second = sandbox("first", uid="u1"), sandbox("other", uid="u2"), sandbox("second", uid="u1")
     lists = lists_from_records([first, other, second])
     assert lists.by_pod_uid == {"u1": (first, second), "u2": (other,)}

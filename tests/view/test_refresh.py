@@ -1,4 +1,4 @@
-"""Workers inspect what is queued, and an inspect that hangs delays no other."""
+"""Workers inspect queued objects, and a hung inspect does not delay others."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import ShimError, Unavailable
 from shim.engine.answers import ContainerInspect
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.refresh import UNKNOWN_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, inspects, unset_clock
@@ -55,7 +55,7 @@ def test_a_queued_container_is_published(engine: FakeEngine, view: NodeView, ref
 def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, view: NodeView, age: int | None, inspected: int
 ) -> None:
-    monkeypatch.setattr("shim.view.refresh.WORKERS", 1)  # what is marked first is then done first
+    monkeypatch.setattr("shim.view.refresh.WORKERS", 1)  # keys are then processed in order
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id)
     began = time.time_ns()
@@ -69,7 +69,7 @@ def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
     assert inspects(engine) - before == inspected + 1
 
 
-def test_the_end_of_a_container_is_logged_once_by_its_names(engine: FakeEngine, view: NodeView) -> None:
+def test_the_exit_of_a_container_is_logged_once_with_its_names(engine: FakeEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     view.refresh_container(sandbox_id)
@@ -86,7 +86,7 @@ def test_the_end_of_a_container_is_logged_once_by_its_names(engine: FakeEngine, 
     assert {"exit_code", "reason"} <= logs[0].keys()
 
 
-def test_what_had_ended_before_the_view_began_is_not_logged(engine: FakeEngine, view: NodeView) -> None:
+def test_an_exit_before_the_first_sync_is_not_logged(engine: FakeEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.exit_container(container_id)
     with capture_logs() as logs:
@@ -96,7 +96,7 @@ def test_what_had_ended_before_the_view_began_is_not_logged(engine: FakeEngine, 
     assert view.names_of("unknown") == {}
 
 
-def test_a_failed_inspect_is_retried_whatever_was_inspected_before(
+def test_a_failed_inspect_is_retried_despite_an_earlier_inspect(
     engine: FakeEngine, view: NodeView, refresher: Refresher
 ) -> None:
     sandbox_id = create_sandbox(engine)
@@ -113,7 +113,9 @@ def test_queued_images_are_listed(engine: FakeEngine, view: NodeView, refresher:
     wait_until(view.images.all)
 
 
-def test_an_event_that_names_no_image_is_passed_over(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+def test_an_event_with_an_invalid_image_name_is_ignored(
+    engine: FakeEngine, view: NodeView, refresher: Refresher
+) -> None:
     refresher.enqueue_image("not://A Reference", stamp=0)
     image_id = engine.add_image("busybox")
     refresher.enqueue_image(image_id, stamp=0)
@@ -121,7 +123,7 @@ def test_an_event_that_names_no_image_is_passed_over(engine: FakeEngine, view: N
     assert refresher.row()["failing"] == 0
 
 
-def test_an_image_that_an_rpc_has_published_since_the_event_is_not_inspected(
+def test_an_image_published_after_its_event_is_not_inspected(
     engine: FakeEngine, view: NodeView, refresher: Refresher
 ) -> None:
     image_id, other = engine.add_image("busybox"), engine.add_image("other")
@@ -134,7 +136,7 @@ def test_an_image_that_an_rpc_has_published_since_the_event_is_not_inspected(
     assert engine.calls_of("inspect_image") == ["busybox", other]
 
 
-def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+def test_hung_inspects_do_not_delay_others(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     sandbox_id = create_sandbox(engine)
     hanging = [create_container(engine, sandbox_id, name=f"hangs-{n}") for n in range(WORKERS - 1)]
     with ExitStack() as gates:
@@ -149,7 +151,7 @@ def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, r
     wait_until(lambda: len(view.containers()) == len(hanging))
 
 
-def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engine: FakeEngine, view: NodeView) -> None:
+def test_a_container_whose_inspects_fail_becomes_unknown(engine: FakeEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     tries_before = inspects(engine)
@@ -163,7 +165,7 @@ def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engi
 
 
 class FailingEngine(FakeEngine):
-    """Fails the inspects of one container in turn, and notes at each of them whether the view calls it running."""
+    """Fails the inspects of a container in turn, and records at each whether the view shows it as running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +176,7 @@ class FailingEngine(FakeEngine):
         self.failures: list[ShimError] = []
         self.seen_running: list[bool] = []
         self.enough = threading.Event()
-        """There was an inspect after the last that had to fail."""
+        """Set by the first inspect after the failing inspects."""
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         if self.view.last_known(container_id) is not None:
@@ -185,7 +187,7 @@ class FailingEngine(FakeEngine):
         return super().inspect_container(container_id)
 
 
-def test_failures_while_docker_is_unreachable_make_no_container_unknown() -> None:
+def test_failures_while_docker_is_unreachable_do_not_count() -> None:
     engine = FailingEngine()
     engine.failures = [*[Unavailable("docker is away")] * (UNKNOWN_AFTER + 1), ShimError("docker is slow")]
     with refreshing(engine.view, inspect_seconds=30) as refresher:
@@ -194,7 +196,7 @@ def test_failures_while_docker_is_unreachable_make_no_container_unknown() -> Non
     assert engine.seen_running == [True] * (UNKNOWN_AFTER + 3)
 
 
-def test_failures_before_a_successful_inspect_make_no_container_unknown() -> None:
+def test_a_successful_inspect_resets_the_failures() -> None:
     engine = FailingEngine()
     refresher = Refresher(engine.view, inspect_seconds=30, retry_seconds=0.001)
     engine.failures = [ShimError("docker is slow")] * UNKNOWN_AFTER
@@ -209,7 +211,7 @@ def test_failures_before_a_successful_inspect_make_no_container_unknown() -> Non
     assert all(engine.seen_running)
 
 
-def test_sandbox_that_docker_does_not_inspect_stays_as_it_was(engine: FakeEngine, view: NodeView) -> None:
+def test_a_sandbox_whose_inspects_fail_keeps_its_state(engine: FakeEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     known = view.refresh_container(sandbox_id)
     before = inspects(engine)
@@ -219,7 +221,7 @@ def test_sandbox_that_docker_does_not_inspect_stays_as_it_was(engine: FakeEngine
         assert view.sandbox(sandbox_id) == known
 
 
-def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine, view: NodeView) -> None:
+def test_an_unknown_container_recovers_when_docker_answers(engine: FakeEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     with refreshing(view, inspect_seconds=0.01) as refresher:
@@ -230,7 +232,7 @@ def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine
 
 
 @pytest.mark.parametrize("error", [ShimError("500"), Unavailable("refused"), ValueError("who would have thought")])
-def test_failure_of_any_kind_is_repeated(
+def test_a_failure_of_any_kind_is_retried(
     engine: FakeEngine, view: NodeView, refresher: Refresher, error: Exception
 ) -> None:
     sandbox_id = create_sandbox(engine)
@@ -251,13 +253,13 @@ def test_the_first_inspect_has_its_own_bound_and_is_retried_later(
     wait_until(view.sandboxes)
 
 
-def test_the_first_inspect_raises_what_is_not_about_the_container(engine: FakeEngine, refresher: Refresher) -> None:
+def test_the_first_inspect_raises_errors_of_the_connection(engine: FakeEngine, refresher: Refresher) -> None:
     engine.fail_next("inspect_container", Unavailable("docker is gone"))
     with pytest.raises(Unavailable):
         refresher.refresh_first("any", seconds=1, fallback=None)
 
 
-def test_stop_ends_what_hangs(engine: FakeEngine, view: NodeView) -> None:
+def test_stop_ends_hung_inspects(engine: FakeEngine, view: NodeView) -> None:
     before = set(threading.enumerate())
     sandbox_id = create_sandbox(engine)
     with engine.held("inspect_container") as gate, refreshing(view, inspect_seconds=1000) as refresher:

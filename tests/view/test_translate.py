@@ -1,4 +1,4 @@
-"""What two real Engines answered becomes the records that the CRI needs."""
+"""The recorded answers of two real Engines become the records that the CRI needs."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ def sandbox_of(seen: ContainerInspect) -> SandboxRecord:
 
 
 def altered(seen: ContainerInspect, **changes: Any) -> ContainerInspect:
-    """`seen` with other parts of its state."""
+    """Return `seen` with changes to its state."""
     return msgspec.structs.replace(seen, state=msgspec.structs.replace(seen.state, **changes))
 
 
@@ -67,7 +67,9 @@ def with_labels(seen: ContainerInspect, **changes: str | None) -> ContainerInspe
         ("start-error", pb.CONTAINER_EXITED, "StartError", 128),
     ],
 )
-def test_state(recording: Recording, what: str, state: pb.ContainerState, reason: str, exit_code: int) -> None:
+def test_dockers_state_becomes_the_cri_state(
+    recording: Recording, what: str, state: pb.ContainerState, reason: str, exit_code: int
+) -> None:
     found = container_of(recording.inspect(what)).state
     assert (found.phase, found.reason, found.exit_code) == (state, reason, exit_code)
     assert bool(found.pid) == found.running == (state == pb.CONTAINER_RUNNING)
@@ -102,14 +104,16 @@ def test_a_failed_start_says_why(recording: Recording) -> None:
     ],
     ids=["removing", "dead", "restarting", "oom of a child", "oom and done", "start failed", "new state", "no state"],
 )
-def test_rare_states(recording: Recording, changes: dict[str, Any], state: pb.ContainerState, reason: str) -> None:
+def test_rare_states_are_translated(
+    recording: Recording, changes: dict[str, Any], state: pb.ContainerState, reason: str
+) -> None:
     found = container_of(altered(recording.inspect("failed"), **changes)).state
     assert (found.phase, found.reason) == (state, reason)
     assert state != pb.CONTAINER_UNKNOWN or repr(changes["status"]) in found.message
 
 
 @pytest.mark.parametrize("status", ["removing", "dead"])
-def test_removed_before_it_ran_has_an_end_and_no_success(recording: Recording, status: str) -> None:
+def test_a_container_removed_before_its_start_has_failed(recording: Recording, status: str) -> None:
     found = container_of(altered(recording.inspect("created"), status=status)).state
     assert (found.phase, found.started_at, found.finished_at) == (pb.CONTAINER_EXITED, 0, found.created_at)
     assert (found.exit_code, found.reason) == (255, "Unknown")
@@ -117,18 +121,18 @@ def test_removed_before_it_ran_has_an_end_and_no_success(recording: Recording, s
 
 
 @pytest.mark.parametrize("status", ["removing", "dead"])
-def test_a_failed_start_stays_one_while_it_is_removed(recording: Recording, status: str) -> None:
+def test_a_failed_start_stays_during_the_removal(recording: Recording, status: str) -> None:
     seen = recording.inspect("start-error")
     assert container_of(altered(seen, status=status)).state == container_of(seen).state
 
 
-def test_start_and_end_of_an_earlier_run_do_not_show_while_it_runs(recording: Recording) -> None:
+def test_a_running_container_shows_no_exit_of_an_earlier_run(recording: Recording) -> None:
     ended = recording.inspect("failed").state.finished_at
     found = container_of(altered(recording.inspect("running"), finished_at=ended, exit_code=3)).state
     assert (found.finished_at, found.exit_code, found.reason) == (0, 0, "")
 
 
-def test_sandbox_of_ours(recording: Recording) -> None:
+def test_the_record_of_a_sandbox_of_this_server(recording: Recording) -> None:
     found = sandbox_of(recording.inspect("sandbox"))
     assert found.config.metadata == pb.PodSandboxMetadata(
         name="web-0", namespace="shop", uid="6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10", attempt=1
@@ -138,7 +142,7 @@ def test_sandbox_of_ours(recording: Recording) -> None:
     assert found.name == "k8s_POD_web-0_shop_6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10_1"
 
 
-def test_container_of_ours(recording: Recording) -> None:
+def test_the_record_of_a_container_of_this_server(recording: Recording) -> None:
     found = container_of(recording.inspect("running"))
     assert found.config.metadata == pb.ContainerMetadata(name="running", attempt=2)
     assert found.sandbox_id == recording.inspect("sandbox").id
@@ -150,7 +154,7 @@ def test_container_of_ours(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("what", ["running", "sandbox"])
-def test_configuration_is_read_once(recording: Recording, what: str) -> None:
+def test_the_configuration_is_parsed_once(recording: Recording, what: str) -> None:
     first = record_of(recording.inspect(what))
     again = with_labels(altered(recording.inspect(what), status="exited"), **{labels.CONFIG: "{not read}"})
     second = translate.record_from_inspect(again, previous=first)
@@ -159,7 +163,7 @@ def test_configuration_is_read_once(recording: Recording, what: str) -> None:
     assert second.state.phase == pb.CONTAINER_EXITED
 
 
-def test_legacy_sandbox(recording: Recording) -> None:
+def test_the_record_of_a_legacy_sandbox(recording: Recording) -> None:
     found = sandbox_of(recording.inspect("foreign-sandbox"))
     assert found.legacy
     assert found.config.metadata == pb.PodSandboxMetadata(name="old-0", namespace="shop", uid="aaaa-bbbb", attempt=3)
@@ -170,7 +174,7 @@ def test_legacy_sandbox(recording: Recording) -> None:
     assert found.state.running
 
 
-def test_legacy_container(recording: Recording) -> None:
+def test_the_record_of_a_legacy_container(recording: Recording) -> None:
     found = container_of(recording.inspect("foreign-container"))
     assert found.legacy
     assert found.config.metadata == pb.ContainerMetadata(name="app", attempt=4)
@@ -184,7 +188,7 @@ def test_legacy_container(recording: Recording) -> None:
 FORGED = {labels.CONFIG: '{"metadata": {"name": "forged", "attempt": 9}, "labels": {"app": "forged"}}'}
 
 
-def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Recording) -> None:
+def test_an_image_cannot_make_a_legacy_container_ours(recording: Recording) -> None:
     seen = with_labels(recording.inspect("foreign-container"), **FORGED)
     seen = msgspec.structs.replace(seen, name="/k8s_c_pod_ns_uid_0")
     found = container_of(seen)
@@ -193,7 +197,7 @@ def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Record
     assert found.config.labels["tier"] == "back"
 
 
-def test_an_inspect_corrects_what_seems_ours_by_its_list(recording: Recording) -> None:
+def test_an_inspect_corrects_a_legacy_container_that_the_list_shows_as_ours(recording: Recording) -> None:
     listed = recording.listed("foreign-container")
     listed = msgspec.structs.replace(listed, labels={**(listed.labels or {}), **FORGED})
     from_list = translate.from_list_only(None, listed=listed)
@@ -205,7 +209,7 @@ def test_an_inspect_corrects_what_seems_ours_by_its_list(recording: Recording) -
     assert found.legacy
 
 
-def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Recording) -> None:
+def test_a_pod_with_an_unreadable_label_can_be_removed(recording: Recording) -> None:
     found = sandbox_of(with_labels(recording.inspect("sandbox"), **{labels.CONFIG: '{"metadata": 7}'}))
     assert found.legacy
     assert found.config.metadata.name == "web-0"
@@ -222,7 +226,9 @@ def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Re
     ],
     ids=["stranger", "labels of an image", "other name", "no type", "other type"],
 )
-def test_not_of_a_pod(recording: Recording, what: str, name: str | None, changes: dict[str, str | None]) -> None:
+def test_a_container_of_no_pod_has_no_record(
+    recording: Recording, what: str, name: str | None, changes: dict[str, str | None]
+) -> None:
     seen = with_labels(recording.inspect(what), **changes)
     seen = msgspec.structs.replace(seen, name=name or seen.name)
     assert translate.record_from_inspect(seen, previous=None) is None
@@ -230,7 +236,7 @@ def test_not_of_a_pod(recording: Recording, what: str, name: str | None, changes
 
 @pytest.mark.parametrize("what", ["sandbox", "running"])
 @pytest.mark.parametrize("known", [True, False], ids=["known before", "after a restart"])
-def test_a_renamed_container_stays_of_its_pod(recording: Recording, what: str, known: bool) -> None:
+def test_a_renamed_container_stays_in_its_pod(recording: Recording, what: str, known: bool) -> None:
     seen = recording.inspect(what)
     renamed = msgspec.structs.replace(seen, name="/mine")
     found = translate.record_from_inspect(renamed, previous=record_of(seen) if known else None)
@@ -243,7 +249,7 @@ def test_a_renamed_container_stays_of_its_pod(recording: Recording, what: str, k
 
 
 @pytest.mark.parametrize("what", ["foreign-sandbox", "foreign-container"])
-def test_a_renamed_container_of_another_shim_stays_until_a_restart(recording: Recording, what: str) -> None:
+def test_a_renamed_legacy_container_stays_until_a_restart(recording: Recording, what: str) -> None:
     seen = recording.inspect(what)
     renamed = msgspec.structs.replace(seen, name="/mine")
     assert translate.record_from_inspect(renamed, previous=record_of(seen)) == replace(record_of(seen), name="mine")
@@ -276,7 +282,7 @@ def test_a_users_container_of_a_committed_image_in_the_network_of_the_pod_is_of_
 
 
 @pytest.mark.parametrize("what", EVERYTHING)
-def test_list_agrees_with_inspect(recording: Recording, what: str) -> None:
+def test_a_list_agrees_with_an_inspect(recording: Recording, what: str) -> None:
     record = translate.record_from_inspect(recording.inspect(what), previous=None)
     assert translate.agrees(recording.listed(what), record)
     assert translate.may_be_of_a_pod(recording.listed(what)) == (record is not None)
@@ -287,7 +293,9 @@ def test_list_agrees_with_inspect(recording: Recording, what: str) -> None:
     [({"state": "exited"}, False), ({"names": ["/k8s_other"]}, False), ({"names": ["/x/alias", None]}, True)],
     ids=["state", "name", "alias of a link"],
 )
-def test_a_list_that_differs_from_the_record(recording: Recording, change: dict[str, Any], agrees: bool) -> None:
+def test_differences_between_list_and_record_are_found(
+    recording: Recording, change: dict[str, Any], agrees: bool
+) -> None:
     listed, record = recording.listed("running"), record_of(recording.inspect("running"))
     if names := change.get("names"):
         change = {"names": [name or f"/{record.name}" for name in names]}
@@ -304,7 +312,7 @@ def test_a_list_that_differs_from_the_record(recording: Recording, change: dict[
         ("failed", pb.CONTAINER_UNKNOWN),
     ],
 )
-def test_record_from_a_list_only(recording: Recording, what: str, state: pb.ContainerState) -> None:
+def test_a_record_is_made_from_a_list_alone(recording: Recording, what: str, state: pb.ContainerState) -> None:
     listed, known = recording.listed(what), record_of(recording.inspect(what))
     from_list = translate.from_list_only(None, listed=listed)
     assert from_list is not None
@@ -324,7 +332,7 @@ def test_a_record_that_agrees_with_the_list_is_kept(recording: Recording) -> Non
     assert "exited" in from_list.state.message
 
 
-def test_no_record_of_a_container_of_no_pod_from_a_list(recording: Recording) -> None:
+def test_a_listed_container_of_no_pod_has_no_record(recording: Recording) -> None:
     assert translate.from_list_only(None, listed=recording.listed("stranger")) is None
 
 
@@ -340,7 +348,7 @@ def test_an_exited_container_never_becomes_unknown(phase: pb.ContainerState, exp
     assert marked == record or marked.state == replace(record.state, phase=expected, pid=0, message="no answer")
 
 
-def test_image(recording: Recording) -> None:
+def test_the_record_of_an_image(recording: Recording) -> None:
     found = {
         record.repo_tags[0]: record
         for record in (translate.record_from_image(recording.image_inspect(image.id)) for image in recording.images())
@@ -352,7 +360,7 @@ def test_image(recording: Recording) -> None:
     assert found["registry.k8s.io/pause:3.10"].user == "65535:65535"
 
 
-def test_image_of_the_containerd_store_has_all_its_digests() -> None:
+def test_an_image_of_the_containerd_store_has_all_its_digests() -> None:
     recording = RECORDINGS["28-containerd"]
     image = next(image for image in recording.images() if "busybox:latest" in (image.repo_tags or ()))
     digest = image.id
@@ -364,23 +372,23 @@ def test_image_of_the_containerd_store_has_all_its_digests() -> None:
 
 
 @pytest.mark.parametrize("engine", RECORDINGS)
-def test_a_listed_image_has_the_names_and_the_size_of_an_inspected_one(engine: str) -> None:
+def test_a_listed_image_has_the_names_and_size_of_its_inspect(engine: str) -> None:
     recording = RECORDINGS[engine]
     for image in recording.images():
         inspect = recording.image_inspect(image.id)
         inspected = translate.record_from_image(inspect)
         listed = translate.record_from_image_list(image, known=inspected)
-        if inspect.size != image.size:  # of the containerd store, recorded without `manifests`
+        if inspect.size != image.size:  # the containerd image store, recorded without `manifests`
             listed = replace(listed, size=inspected.size)
         assert listed == inspected
 
 
-def test_the_size_of_the_containerd_store_is_that_on_disk() -> None:
+def test_the_size_in_the_containerd_store_is_the_size_on_disk() -> None:
     answer = b'{"Id": "sha256:1", "Size": 5, "Manifests": [{"Size": {"Total": 9}}, {"Size": {"Total": 2}}]}'
     assert translate.record_from_image(msgspec.json.decode(answer, type=ImageInspect)).size == 11
 
 
-def test_untagged_image_has_no_names() -> None:
+def test_an_untagged_image_has_no_names() -> None:
     image = ImageSummary(id="sha256:1", repo_tags=["<none>:<none>"], repo_digests=["<none>@<none>"], size=3)
     found = translate.record_from_image_list(image, known=None)
     assert (found.repo_tags, found.repo_digests, found.user, found.size) == ((), (), "", 3)
@@ -393,11 +401,11 @@ def test_digest_among_the_tags_of_the_containerd_store_is_no_tag() -> None:
     assert (found.repo_tags, found.repo_digests) == ((), (digest,))
 
 
-def test_summary_without_names_may_be_anything() -> None:
+def test_a_listed_container_without_names_has_an_empty_name() -> None:
     assert translate.name_from_summary(ContainerSummary(id="1")) == ""
 
 
-def test_missed_exit_stands_while_docker_calls_that_run_running(recording: Recording) -> None:
+def test_a_missed_exit_stays_while_docker_reports_that_run_as_running(recording: Recording) -> None:
     seen = recording.inspect("running")
     missed = changes.missed_exit(record_of(seen), at=9)
     assert translate.record_from_inspect(seen, previous=missed) == missed

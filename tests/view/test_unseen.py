@@ -3,7 +3,7 @@ from shim.view.unseen import Unseen
 from tests.view.samples import container, sandbox
 
 
-def test_what_is_being_made_is_hidden_until_the_end() -> None:
+def test_a_new_object_is_hidden_until_the_end_of_the_block() -> None:
     unseen = Unseen()
     made, other = container(), sandbox()
     with unseen.making(key_of(made), hidden=lambda: True):
@@ -16,7 +16,7 @@ def test_what_is_being_made_is_hidden_until_the_end() -> None:
     assert unseen.seen(list[Record]([made, other])) == [made, other]
 
 
-def test_without_plugins_it_is_shown_and_told_later() -> None:
+def test_without_plugins_a_new_object_is_visible_at_once() -> None:
     unseen, made = Unseen(), sandbox()
     with unseen.making(key_of(made), hidden=lambda: False):
         assert unseen.seen([made]) == [made]

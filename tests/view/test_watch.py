@@ -1,4 +1,4 @@
-"""The view follows Docker through everything Docker does, and says so when it cannot."""
+"""The view follows Docker's changes and outages, and refuses reads while it cannot."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ from shim.view import refresh, translate
 from shim.view.availability import NOT_SYNCED
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.image_view import ImagesUnknown
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.records import Change, Record
 from shim.view.watch import Ended, Timings, Watcher
 from tests.fakes.engine import FakeEngine
@@ -41,7 +41,7 @@ EAGER = Timings(
 
 
 class BadLine(FakeEngine):
-    """An Engine whose event stream is damaged until `repair`, and may repeat or leave out events."""
+    """An Engine whose event stream is broken until `repair`, and may repeat or drop events."""
 
     def __init__(self, *, copies: list[int] | None = None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def watching(
     *,
     timings: Timings = EAGER,
     sync_timeout: float = SECONDS,
-    # The containers of the fake have no processes that could be gone.
+    # The containers of the fake have no processes that could exit.
     ended: Ended = lambda _: False,
 ) -> Iterator[NodeView]:
     view = NodeView(engine, sync_timeout=sync_timeout, clock=unset_clock)
@@ -82,7 +82,7 @@ def reported(change: Change) -> tuple[pb.ContainerEventType, str]:
 # At the start
 
 
-def test_what_is_there_at_the_start_is_known_to_the_first_question(engine: FakeEngine) -> None:
+def test_existing_containers_are_known_to_the_first_read(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id)
     stranger = create_stranger(engine)
@@ -93,7 +93,7 @@ def test_what_is_there_at_the_start_is_known_to_the_first_question(engine: FakeE
     assert stranger not in engine.calls_of("inspect_container")
 
 
-def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
+def test_legacy_pods_are_known(engine: FakeEngine) -> None:
     engine.add_image("busybox")
     tags = {labels.TYPE: labels.TYPE_SANDBOX, labels.CONTAINER_NAME: "POD", "app": "old", "annotation.a": "b"}
     old = engine.create_container(name="k8s_POD_old_shop_uid-1_3", body={"Image": "busybox", "Labels": tags})
@@ -103,7 +103,7 @@ def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
     assert record.config.metadata == pb.PodSandboxMetadata(name="old", namespace="shop", uid="uid-1", attempt=3)
 
 
-def test_events_are_asked_for_from_before_the_list() -> None:
+def test_the_event_stream_starts_before_the_list() -> None:
     asked: list[tuple[str, int]] = [("start", time.time_ns())]
 
     class Noting(FakeEngine):
@@ -123,7 +123,7 @@ def test_events_are_asked_for_from_before_the_list() -> None:
     assert asked == sorted(asked, key=lambda entry: entry[1])
 
 
-def test_docker_that_comes_later(engine: FakeEngine) -> None:
+def test_a_docker_that_starts_later_is_found(engine: FakeEngine) -> None:
     create_sandbox(engine)
     engine.disconnect()
     with watching(engine) as view:
@@ -134,15 +134,15 @@ def test_docker_that_comes_later(engine: FakeEngine) -> None:
         assert len(view.sandboxes()) == 1
 
 
-def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(engine: FakeEngine) -> None:
+def test_a_hung_container_delays_the_sync_only_by_its_bound(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
     timings = Timings(
         resync=1000, sync_inspect_timeout=0.05, retry_delay=1
-    )  # three failed inspects would make it UNKNOWN
+    )  # a third failed inspect would make it UNKNOWN
     with engine.held("inspect_container", hangs) as gate, watching(engine, timings=timings) as view:
-        wait_until(lambda: view.container(fine).state.pid)  # a busy machine may keep it waiting too
+        wait_until(lambda: view.container(fine).state.pid)  # its inspect may be late as well on a busy machine
         found = view.container(hangs).state
         assert (found.phase, found.from_list_only, found.pid) == (pb.CONTAINER_RUNNING, True, 0)
         engine.release(gate)
@@ -152,7 +152,7 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
 # Events
 
 
-def test_what_others_do_is_published_as_it_happens(engine: FakeEngine) -> None:
+def test_changes_by_other_clients_are_published_at_once(engine: FakeEngine) -> None:
     with watching(engine) as view, view.subscribe() as changes:
         sandbox_id = create_sandbox(engine, start=False)
         assert reported(wait_change(changes)) == (CREATED, sandbox_id)
@@ -167,14 +167,14 @@ def test_what_others_do_is_published_as_it_happens(engine: FakeEngine) -> None:
         assert view.sandboxes() == ()
 
 
-def test_out_of_memory(engine: FakeEngine) -> None:
+def test_an_oom_kill_is_the_reason_of_the_exit(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with watching(engine) as view, view.subscribe() as changes:
         engine.exit_container(sandbox_id, exit_code=137, oom_killed=True)
         assert wait_change(changes).record.state.reason == "OOMKilled"
 
 
-def test_out_of_memory_that_docker_notes_late(engine: FakeEngine) -> None:
+def test_an_oom_kill_that_docker_reports_late_is_published(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     engine.exit_container(sandbox_id, exit_code=137)
     with watching(engine) as view:
@@ -184,7 +184,7 @@ def test_out_of_memory_that_docker_notes_late(engine: FakeEngine) -> None:
         wait_until(lambda: view.sandbox(sandbox_id).state.reason == "OOMKilled")
 
 
-def test_new_resources_and_names(engine: FakeEngine) -> None:
+def test_updates_and_renames_are_published(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     with watching(engine) as view:
         assert view.container(container_id).host.memory == 0
@@ -194,7 +194,7 @@ def test_new_resources_and_names(engine: FakeEngine) -> None:
         wait_until(lambda: view.container(container_id).name == "mine")
 
 
-def test_images_come_and_go(engine: FakeEngine) -> None:
+def test_new_and_removed_images_are_published(engine: FakeEngine) -> None:
     image_id = engine.publish_image("registry.example/app:v1")
     with watching(engine) as view:
         assert view.images.find("registry.example/app:v1") is None
@@ -204,7 +204,7 @@ def test_images_come_and_go(engine: FakeEngine) -> None:
         wait_until(lambda: view.images.all() == ())
 
 
-def test_events_that_change_nothing_cost_nothing(engine: FakeEngine) -> None:
+def test_irrelevant_events_cause_no_inspect(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with watching(engine) as view, view.subscribe() as changes:
         before = len(engine.calls)
@@ -239,7 +239,7 @@ def test_repeated_events_change_nothing(copies: list[int]) -> None:
         assert [reported(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
 
 
-def test_change_without_event_is_found_by_the_resync(engine: FakeEngine) -> None:
+def test_the_resync_finds_a_change_without_an_event(engine: FakeEngine) -> None:
     gone, ended = create_sandbox(engine), create_sandbox(engine, attempt=1)
     timings = Timings(resync=0.01)
     with watching(engine, timings=timings) as view:
@@ -257,7 +257,7 @@ def test_change_without_event_is_found_by_the_resync(engine: FakeEngine) -> None
 
 
 @pytest.mark.parametrize("when", ["at the start", "later"])
-def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None:
+def test_an_exit_that_docker_misses_is_published(engine: FakeEngine, when: str) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     gone = {container_id} if when == "at the start" else set()
@@ -271,11 +271,11 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
         assert "docker has missed the exit" in state.message
         assert state.finished_at >= state.started_at
         assert view.sandbox(sandbox_id).state.running
-        view.refresh_container(container_id)  # Docker goes on calling it running
+        view.refresh_container(container_id)  # Docker still reports it as running
         assert view.container(container_id).state == state
 
 
-def test_exit_that_docker_reports_soon_is_dockers(engine: FakeEngine) -> None:
+def test_an_exit_that_docker_reports_in_time_has_dockers_exit_code(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone: set[str] = set()
     refreshed = threading.Event()
@@ -297,7 +297,7 @@ def test_exit_that_docker_reports_soon_is_dockers(engine: FakeEngine) -> None:
     assert (stopped.kind, stopped.record.state.exit_code) == (STOPPED, 3)
 
 
-def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> None:
+def test_a_new_run_after_a_missed_exit_is_published(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone = {container_id}
     timings = Timings(resync=0.05, missed_exit=0.01)
@@ -314,7 +314,7 @@ def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> Non
 # Interruptions
 
 
-def test_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> None:
+def test_a_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     with watching(engine, sync_timeout=0) as view:
@@ -337,7 +337,7 @@ def test_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> No
         assert view.stats().reconnects == 1
 
 
-def test_stream_that_breaks_during_the_sync(engine: FakeEngine) -> None:
+def test_a_stream_that_breaks_during_the_sync_is_reopened(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with engine.held("inspect_container", sandbox_id) as gate, watching(engine) as view:
         gate.wait_entered()
@@ -349,7 +349,7 @@ def test_stream_that_breaks_during_the_sync(engine: FakeEngine) -> None:
         assert view.sandbox(sandbox_id).state.running
 
 
-def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_meanwhile(engine: FakeEngine) -> None:
+def test_before_first_sync_is_called_again_if_the_stream_breaks_meanwhile(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     runs: list[int] = []
 
@@ -376,7 +376,7 @@ def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_m
         watcher.stop()
 
 
-def test_each_connection_may_be_to_another_daemon(engine: FakeEngine) -> None:
+def test_on_connect_is_called_for_each_connection(engine: FakeEngine) -> None:
     facts = EngineFacts(engine, restrict_oom_score_adj="false")
     view = NodeView(engine, sync_timeout=SECONDS, clock=unset_clock)
     watcher = Watcher(engine, view, timings=EAGER, ended=lambda _: False, on_connect=facts.refresh)
@@ -394,9 +394,9 @@ def test_each_connection_may_be_to_another_daemon(engine: FakeEngine) -> None:
         watcher.stop()
 
 
-def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:
+def test_a_lost_stream_refuses_reads_despite_a_call_in_flight() -> None:
     class Deaf(FakeEngine):
-        """Its lists do not hear of a cancelled scope."""
+        """Its lists ignore a cancelled scope."""
 
         heard = threading.Event()
         lists = 0
@@ -418,8 +418,8 @@ def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:
             engine.heard.set()
 
 
-def test_reader_of_a_lost_stream_is_gone_before_the_next_is_opened() -> None:
-    """Its last word, that the stream is lost, would be taken for one about the next."""
+def test_the_reader_of_a_lost_stream_ends_before_the_next_connection() -> None:
+    """Otherwise the end of the lost stream would be taken for the end of the next stream."""
     reading: list[bool] = []
     overlaps: list[int] = []
 
@@ -446,22 +446,22 @@ def test_reader_of_a_lost_stream_is_gone_before_the_next_is_opened() -> None:
     assert overlaps == [0, 0]
 
 
-def test_subscribers_learn_of_the_loss(engine: FakeEngine) -> None:
+def test_subscriptions_end_when_the_stream_is_lost(engine: FakeEngine) -> None:
     with watching(engine) as view, view.subscribe() as changes:
         engine.disconnect()
         with pytest.raises(Unavailable, match="connection to docker was lost"):
             wait_change(changes)
 
 
-def test_lost_at_a_resync(engine: FakeEngine) -> None:
-    """An Engine that does not list its containers is out of reach, although its stream stands."""
+def test_a_failed_resync_reconnects(engine: FakeEngine) -> None:
+    """An Engine that does not list its containers is unreachable, although its event stream works."""
     with watching(engine, timings=Timings(resync=0.01, min_reconnect_delay=0.001)) as view:
         view.sandboxes()
         engine.fail_next("list_containers", Unavailable("no answer"))
         wait_until(lambda: view.stats().reconnects == 1)
 
 
-def test_fault_in_the_view_itself_is_repaired_by_a_sync(engine: FakeEngine) -> None:
+def test_an_unexpected_error_in_the_view_causes_a_sync(engine: FakeEngine) -> None:
     create_sandbox(engine)
     engine.fail_next("list_containers", ValueError("who would have thought"))
     with watching(engine) as view:
@@ -470,7 +470,7 @@ def test_fault_in_the_view_itself_is_repaired_by_a_sync(engine: FakeEngine) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_fault_in_the_reader_is_repaired_by_a_sync() -> None:
+def test_an_unexpected_error_in_the_reader_causes_a_sync() -> None:
     class Garbled(FakeEngine):
         streams = 0
 
@@ -488,7 +488,9 @@ def test_fault_in_the_reader_is_repaired_by_a_sync() -> None:
 
 
 @pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
-def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_all_threads_despite_hung_calls(
+    engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(refresh, "LIST_SECONDS", deadline.LONGEST)
     timings = replace(
         EAGER, inspect_timeout=deadline.LONGEST, sync_inspect_timeout=deadline.LONGEST, list_timeout=deadline.LONGEST
@@ -502,33 +504,33 @@ def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, m
         view.sandboxes()
 
 
-def test_stop_of_a_quiet_watcher(engine: FakeEngine) -> None:
+def test_stop_ends_an_idle_watcher(engine: FakeEngine) -> None:
     before = set(threading.enumerate())
     with watching(engine) as view:
         view.sandboxes()
     assert set(threading.enumerate()) <= before
-    with pytest.raises(Unavailable, match="the shim is stopping"):
+    with pytest.raises(Unavailable, match="the server is stopping"):
         view.sandboxes()
 
 
-# A Docker that hangs, and a sick image store
+# A hung Docker, and a failing image store
 
 
 def refusal(view: NodeView) -> str:
-    """Why questions are refused; empty while they are answered."""
+    """Return why reads are refused; empty while they are answered."""
     return view.stats().outage
 
 
 HUNG = Timings(resync=0.05, list_timeout=0.1, min_reconnect_delay=0.01, max_reconnect_delay=0.05)
 
 
-def test_a_list_that_docker_leaves_unanswered_without_an_event_ends_the_trust_in_the_view(engine: FakeEngine) -> None:
+def test_an_unanswered_list_without_events_refuses_reads(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with watching(engine, timings=HUNG, sync_timeout=0) as view:
         wait_until(lambda: not is_out_of_reach(view))
         with engine.held("list_containers") as gate:
             gate.wait_entered()
-            assert view.sandbox(sandbox_id).state.running  # trusted until then
+            assert view.sandbox(sandbox_id).state.running  # answered until then
             wait_until(lambda: "list containers: docker did not answer within 0.1 s" in refusal(view))
             with pytest.raises(Unavailable, match="docker hangs or is overloaded"):
                 view.sandboxes()
@@ -536,9 +538,9 @@ def test_a_list_that_docker_leaves_unanswered_without_an_event_ends_the_trust_in
         assert view.sandbox(sandbox_id).state.running
 
 
-def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
+def test_an_unanswered_list_with_events_is_requested_again() -> None:
     class Busy(FakeEngine):
-        """Sends an event during a list that it does not answer, and answers the next."""
+        """Sends an event during a list that it does not answer, and answers the next list."""
 
         busy = False
 
@@ -581,7 +583,7 @@ def test_the_cause_of_a_failed_resync_is_returned_to_clients(engine: FakeEngine)
         wait_until(lambda: refusal(view) == "list containers: layer database is locked (status 500)")
 
 
-def test_images_that_cannot_be_listed_take_no_pod_away(engine: FakeEngine) -> None:
+def test_failing_image_lists_do_not_hide_pods(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     image_id = engine.add_image("registry.example/app:v1")
     engine.fail_next("list_images", *[ShimError("list images: layer does not exist (status 500)")] * 1000)
@@ -603,7 +605,7 @@ def test_images_that_cannot_be_listed_take_no_pod_away(engine: FakeEngine) -> No
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["refresh failed, will be retried"]
 
 
-def test_a_reconnect_with_a_sick_image_store_brings_the_pods_back(engine: FakeEngine) -> None:
+def test_a_reconnect_with_a_failing_image_store_restores_the_pods(engine: FakeEngine) -> None:
     create_sandbox(engine)
     with watching(engine, sync_timeout=0) as view:
         wait_until(lambda: not is_out_of_reach(view))
@@ -616,10 +618,10 @@ def test_a_reconnect_with_a_sick_image_store_brings_the_pods_back(engine: FakeEn
         assert len(view.sandboxes()) == 1
         wait_until(lambda: "layer does not exist" in view.stats().images_outage)
         with pytest.raises(ImagesUnknown, match="layer does not exist"):
-            view.images.all()  # they may have changed since
+            view.images.all()  # the images may have changed since
 
 
-def test_images_that_are_known_stay_known_when_a_later_list_fails(engine: FakeEngine) -> None:
+def test_known_images_stay_known_when_a_later_list_fails(engine: FakeEngine) -> None:
     image_id = engine.add_image("registry.example/app:v1")
     with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
         view.images.all()
@@ -629,8 +631,8 @@ def test_images_that_are_known_stay_known_when_a_later_list_fails(engine: FakeEn
         assert view.images.find(image_id) is not None
 
 
-def test_a_list_from_before_the_loss_does_not_count(engine: FakeEngine) -> None:
-    """Its changes since then may have been missed."""
+def test_an_image_list_from_before_an_outage_does_not_count(engine: FakeEngine) -> None:
+    """The list may lack changes from the outage."""
     engine.add_image("registry.example/old:v1")
     with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
         view.images.all()
@@ -645,10 +647,10 @@ def test_a_list_from_before_the_loss_does_not_count(engine: FakeEngine) -> None:
         assert view.images.all() == ()
 
 
-# Images by the thousand
+# Many images
 
 
-def test_an_event_of_an_image_leads_to_an_inspect_of_that_image(engine: FakeEngine) -> None:
+def test_an_image_event_causes_an_inspect_of_that_image(engine: FakeEngine) -> None:
     with watching(engine) as view:
         view.images.all()
         lists = len(engine.calls_of("list_images"))
@@ -663,16 +665,16 @@ def test_an_event_of_an_image_leads_to_an_inspect_of_that_image(engine: FakeEngi
         assert len(engine.calls_of("list_images")) == lists
 
 
-def test_an_image_whose_tag_another_one_took_is_inspected_too(engine: FakeEngine) -> None:
+def test_an_image_that_lost_its_tag_is_inspected_too(engine: FakeEngine) -> None:
     before = engine.add_image("registry.example/app:v1", ImageSettings(user="old"))
     with watching(engine) as view:
         view.images.all()
         engine.add_image("registry.example/app:v1", ImageSettings(user="new"))
-        engine.images[0].digests.clear()  # as with the containerd store; Docker reports only the image that came
+        engine.images[0].digests.clear()  # as with the containerd store; Docker's event names only the new image
         wait_until(lambda: (old := view.images.find(before)) is not None and not old.names)
 
 
-def test_a_list_beyond_the_bound_is_published_without_inspects(
+def test_a_list_of_many_images_is_published_without_inspects(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refresh, "INSPECTED_AT_START", 3)
@@ -684,12 +686,10 @@ def test_a_list_beyond_the_bound_is_published_without_inspects(
         assert record is not None
         assert record.user == "www"
         view.images.refresh()
-        assert len(view.images.not_inspected()) == 4  # what was known of the first one stays known
+        assert len(view.images.not_inspected()) == 4  # the first image stays inspected
 
 
-def test_images_are_listed_again_when_their_list_has_taken_a_thousandth_of_the_time(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interval_of_image_lists_follows_their_cost(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "LIST_SHARE", 1e-9)
     with watching(engine, timings=replace(EAGER, resync=0.01)) as view:
         view.images.all()
@@ -698,10 +698,10 @@ def test_images_are_listed_again_when_their_list_has_taken_a_thousandth_of_the_t
         assert len(engine.calls_of("list_images")) == 1
 
 
-# What RPCs have inspected
+# Inspects of RPCs
 
 
-def test_what_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) -> None:
+def test_a_change_that_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) -> None:
     other = create_sandbox(engine)
     with watching(engine, timings=Timings(event_delay=0.2)) as view:
         view.sandboxes()
@@ -712,7 +712,7 @@ def test_what_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) ->
     assert engine.calls_of("inspect_container").count(sandbox_id) == 1
 
 
-def test_a_pause_container_is_not_inspected_while_it_is_started(engine: FakeEngine) -> None:
+def test_a_starting_pause_container_is_not_inspected(engine: FakeEngine) -> None:
     with watching(engine, timings=Timings(event_delay=1000)) as view:
         view.sandboxes()
         started = create_sandbox(engine)
@@ -722,7 +722,7 @@ def test_a_pause_container_is_not_inspected_while_it_is_started(engine: FakeEngi
         assert started not in engine.calls_of("inspect_container")
 
 
-def test_what_others_change_after_an_inspect_of_an_rpc_is_inspected(engine: FakeEngine) -> None:
+def test_a_change_after_the_inspect_of_an_rpc_is_inspected(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     with watching(engine) as view:
@@ -731,7 +731,7 @@ def test_what_others_change_after_an_inspect_of_an_rpc_is_inspected(engine: Fake
         wait_until(lambda: view.container(container_id).host.cpu_shares == 77)
 
 
-def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
+def test_an_exit_is_inspected_without_delay(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with watching(engine, timings=Timings(event_delay=1000)) as view:
         view.sandboxes()
@@ -743,11 +743,11 @@ def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
 
 OPERATIONS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
 BY_US = frozenset({"start", "exit", "update"})
-"""Operations that may be an RPC's, which refreshes the view itself when they are done."""
+"""Operations of RPCs, which refresh the view at their end."""
 
 
 def apply_operation(engine: FakeEngine, what: str, choice: int) -> None:
-    """Do something to the Engine."""
+    """Apply an operation to the Engine."""
     there = list(engine.containers)
     chosen = there[choice % len(there)] if there else None
     match what:
@@ -767,7 +767,7 @@ def apply_operation(engine: FakeEngine, what: str, choice: int) -> None:
 def apply_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
     match what:
         case "start":
-            with suppress(ShimError):  # its pause container is gone, or does not run
+            with suppress(ShimError):  # its pause container is gone or not running
                 engine.start_container(chosen)
         case "exit" if engine.containers[chosen].running:
             engine.exit_container(chosen, exit_code=choice)
@@ -782,7 +782,7 @@ def apply_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
 
 
 def is_true(view: NodeView, engine: FakeEngine) -> bool:
-    """Whether the view is what Docker reports."""
+    """Return whether the view agrees with Docker."""
     records: list[Record] = [*view.sandboxes(), *view.containers()]
     seen: dict[str, Record] = {record.id: record for record in records}
     expected = {
@@ -799,10 +799,10 @@ def is_true(view: NodeView, engine: FakeEngine) -> bool:
     settle=st.sampled_from([0.0, 0.002]),
 )
 @settings(max_examples=40, deadline=None)
-def test_view_becomes_the_truth_whatever_happens(
+def test_the_view_converges_to_dockers_state(
     operations: list[tuple[str, int, bool]], copies: list[int], settle: float
 ) -> None:
-    """The view becomes what Docker reports, through lost and repeated events, cut connections and refreshes by RPCs."""
+    """The view converges through lost and repeated events, cut connections and refreshes by RPCs."""
     engine = BadLine(copies=copies)
     with watching(
         engine,
@@ -812,7 +812,7 @@ def test_view_becomes_the_truth_whatever_happens(
             apply_operation(engine, what, choice)
             if refreshes and engine.containers and what in BY_US:
                 view.refresh_container(list(engine.containers)[choice % len(engine.containers)])
-        # Resources are in no list: only events report them, and the last events arrive.
+        # Lists do not contain resources: only events report them, and the last events arrive.
         for container_id in list(engine.containers):
             engine.emit("container", "update", container_id)
         wait_until(lambda: not is_out_of_reach(view) and is_true(view, engine))

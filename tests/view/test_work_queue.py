@@ -1,4 +1,4 @@
-"""Each key added is returned, never twice at a time, and keys that fail leave workers to the others."""
+"""Each added key is returned, never to two workers at a time, and failing keys leave workers for the others."""
 
 import threading
 import time
@@ -21,7 +21,8 @@ def fail(queue: WorkQueue, key: str) -> None:
 
 
 def put_off(queue: WorkQueue, key: str, seconds: float) -> None:
-    """End the processing of a key as a worker does when that could not be tried."""
+    """End the processing of a key as a worker does while Docker is unavailable."""
+
     queue.add_after(key, seconds)
     queue.done(key)
 
@@ -77,7 +78,7 @@ def test_the_delay_of_a_key_in_process_begins_when_it_is_done() -> None:
     assert time.monotonic() - ended >= 0.05
 
 
-def test_an_add_without_delay_wins_over_one_with_delay() -> None:
+def test_an_add_without_delay_wins_over_a_delayed_add() -> None:
     queue = work_queue()
     queue.add("a")
     assert queue.get() == "a"
@@ -155,7 +156,7 @@ def test_forget_resets_the_failures_of_a_queued_key() -> None:
     assert queue.get() == "a"
 
 
-def test_a_delayed_key_lets_others_pass() -> None:
+def test_a_delayed_key_does_not_block_others() -> None:
     queue = work_queue()
     queue.add_after("later", 0.01)
     queue.add("at once")
@@ -181,7 +182,7 @@ def test_a_longer_delay_does_not_replace_a_shorter_one() -> None:
     assert queue.get() == "a"
 
 
-def test_a_failure_outside_of_the_workers_is_retried() -> None:
+def test_a_failure_outside_the_workers_is_retried() -> None:
     queue = work_queue()
     queue.add_rate_limited("a")
     assert queue.num_requeues("a") == 1
@@ -210,7 +211,7 @@ def test_add_wakes_a_waiting_worker() -> None:
 
 
 @pytest.mark.parametrize("delays", [(0.05, 0.1), (0.1, 0.05), (0.1, 0.1)])
-def test_delayed_keys_reach_workers_that_wait_already(delays: tuple[float, float]) -> None:
+def test_delayed_keys_wake_waiting_workers(delays: tuple[float, float]) -> None:
     queue, taken = work_queue(), SimpleQueue[str | None]()
     workers = [threading.Thread(target=lambda: taken.put(queue.get())) for _ in range(2)]
     for worker in workers:

@@ -1,7 +1,7 @@
-"""When an image that an event has named is inspected, so that this costs Docker little beside what caused the events.
+"""Paces the inspects of images after events, so that they cost Docker little.
 
-With the containerd image store an inspect takes Docker as long as a `docker tag`: 25 ms with 1,000 images, 75 ms with
-3,000. Ten tags a second by hand would cost twice as much with the server as without it.
+With the containerd image store an inspect costs Docker as much as a `docker tag`: 25 ms with 1,000 images, 75 ms with
+3,000. Without pacing, the server would double the cost of ten `docker tag` a second.
 """
 
 import threading
@@ -9,30 +9,30 @@ import time
 from collections.abc import Callable
 
 QUIET_SECONDS = 5.0
-"""Between two inspects of one image that has one event after another."""
+"""Minimum interval between two inspects of an image with continual events."""
 SHARE = 0.01
-"""Of the time that such inspects may take, of all images together."""
+"""Share of Docker's time that the inspects of all images may take."""
 CREDIT_SECONDS = 0.25
-"""Of inspects that begin at once after a while without any: some hundred on most nodes."""
+"""Inspect time that may be used at once after a quiet period: about a hundred inspects on most nodes."""
 
 
-class Pace:
-    """Gives each inspect its turn. Thread-safe."""
+class ImagePace:
+    """Assigns each inspect its turn. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._cost = 0.0
-        """Seconds of the last inspect."""
+        """Seconds that the last inspect took."""
         self._next = 0.0
-        """When the next inspect may begin by the share."""
+        """When SHARE allows the next inspect."""
         self._turns: dict[str, float] = {}
-        """When the images that wait have their turn."""
+        """The turns of waiting images."""
         self._quiet: dict[str, float] = {}
-        """Until when an image that was inspected a moment ago is not inspected again."""
+        """When a recently inspected image may be inspected again."""
 
     def wait(self, key: str) -> float:
-        """Return in how many seconds an image has its turn. With 0 its inspect begins."""
+        """Return the seconds until the turn of an image; 0 starts its inspect."""
         with self._lock:
             now = self._clock()
             if key not in self._turns:
@@ -45,7 +45,7 @@ class Pace:
             return wait
 
     def end(self, key: str, *, seconds: float) -> None:
-        """Note that the inspect of an image has ended, after so long."""
+        """Record that the inspect of an image took `seconds`."""
         with self._lock:
             now = self._clock()
             self._cost = seconds
@@ -53,6 +53,6 @@ class Pace:
             self._quiet[key] = now + QUIET_SECONDS
 
     def drop(self, key: str) -> None:
-        """Give up the turn of an image that need not be inspected any more."""
+        """Cancel the turn of an image that needs no inspect."""
         with self._lock:
             self._turns.pop(key, None)

@@ -1,10 +1,10 @@
-"""Names of other shims are read, and only those."""
+"""Names of cri-dockerd's containers are parsed, and no other names."""
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSettings, HostSettings, MountPoint
-from shim.view.legacy import LegacyName, container_config, legacy_name
+from shim.view.cri_dockerd_pods import LegacyName, container_config, legacy_name
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from shim.view.legacy import LegacyName, container_config, legacy_name
     ],
     ids=["sandbox", "container", "random suffix"],
 )
-def test_theirs(name: str, expected: LegacyName) -> None:
+def test_legacy_names_are_parsed(name: str, expected: LegacyName) -> None:
     assert legacy_name(name) == expected
 
 
@@ -45,11 +45,11 @@ def test_theirs(name: str, expected: LegacyName) -> None:
         "compose_app_web_shop_uid_1",
     ],
 )
-def test_not_theirs(name: str) -> None:
+def test_other_names_are_not_parsed(name: str) -> None:
     assert legacy_name(name) is None
 
 
-def test_mounts_are_dockers() -> None:
+def test_the_mounts_of_a_legacy_container_are_dockers() -> None:
     name = LegacyName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=0)
     log = "/var/lib/kubelet/pods/uid-1/containers/app/0badcafe"
     mounts = [

@@ -1,8 +1,8 @@
-"""Legacy pods: created on this Engine by cri-dockerd, or by the kubelet's own dockershim before it.
+"""Reads legacy pods: pods that cri-dockerd, or the kubelet's dockershim before it, created on this Engine.
 
-They have no label with their configuration. Metadata is in the Docker name alone, perhaps followed by eight hexadecimal
-digits: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, annotations have a prefix, and
-three or four keys are their own (source: `core/naming.go` and `core/helpers.go` of cri-dockerd).
+Legacy pods have no label with their configuration. The metadata is in the Docker name, which may end with eight
+hexadecimal digits: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, CRI annotations are
+Docker labels with a prefix, and a few labels are cri-dockerd's (source: its `core/naming.go` and `core/helpers.go`).
 """
 
 import re
@@ -36,7 +36,7 @@ class LegacyName:
 
 
 def legacy_name(name: str) -> LegacyName | None:
-    """Parse a Docker name (with or without its slash); None if it has another form."""
+    """Parse a Docker name, with or without its slash; None if it is not a legacy name."""
     bare = name.lstrip("/")
     parts = bare.removeprefix(names.PREFIX).split("_")
     if not bare.startswith(names.PREFIX) or len(parts) not in {5, 6}:
@@ -50,7 +50,7 @@ def legacy_name(name: str) -> LegacyName | None:
 
 
 def sandbox_config(name: LegacyName, *, settings: ContainerSettings, host: HostSettings) -> pb.PodSandboxConfig:
-    """Return what of a sandbox's configuration can be read back; its log directory and DNS cannot."""
+    """Return a sandbox's configuration without its log directory and DNS, which cannot be read back."""
     config = pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name=name.pod, namespace=name.namespace, uid=name.uid, attempt=name.attempt),
         labels=dict(_cri_labels(settings, hidden={labels.CONTAINER_NAME})),
@@ -64,9 +64,9 @@ def sandbox_config(name: LegacyName, *, settings: ContainerSettings, host: HostS
 def container_config(
     name: LegacyName, *, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
 ) -> pb.ContainerConfig:
-    """Return what of a container's configuration can be read back; the requested user cannot.
+    """Return a container's configuration without the requested user, which cannot be read back.
 
-    Its mounts are Docker's, including volumes of its image. A kubelet searches them for the termination message.
+    Its mounts are Docker's, including image volumes. The kubelet searches them for the termination message.
     """
     config = pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=name.container, attempt=name.attempt),

@@ -1,8 +1,8 @@
-"""The node view: an informer, as client-go has them, of this node's pods, containers and images.
+"""The node view: an informer, as in client-go, of this node's pods, containers and images.
 
-`shim.view.watch` syncs it and keeps it current with Docker's events; an RPC that has changed something refreshes that
-before it returns, so that clients read their own writes. `Inspector` puts inspects into the `RecordStore`, `Queries`
-answer from it. All share one lock, under which Docker is never called.
+`shim.view.watch` syncs the view and keeps it current with Docker's events. An RPC refreshes the objects it has changed
+before it returns, so that clients read their own writes. `Inspector` puts inspects into the `RecordStore`; `Queries`
+answer from it. All share a lock, under which Docker is never called.
 """
 
 import threading
@@ -25,7 +25,7 @@ from shim.view.event_publisher import EventPublisher
 from shim.view.image_view import ImageView
 from shim.view.in_flight_reads import InFlightReads, Moment, this_moment
 from shim.view.inspector import Fallback, Inspector
-from shim.view.memory_kills import KernelKills, NoKills
+from shim.view.oom_kills import KernelKills, NoKills
 from shim.view.pending_exits import NoLogs
 from shim.view.queries import Queries
 from shim.view.records import Change, ContainerRecord, Key, Record, SandboxRecord
@@ -36,8 +36,8 @@ SYNC_TIMEOUT = 10.0
 SUBSCRIBER_CAPACITY = 4096
 """Changes a subscriber may fall behind: several for each container of a full node."""
 SUBSCRIBER_TIMEOUT = 60.0
-"""Seconds a subscriber waits for Docker. A kubelet that is refused subscribes again at once, and after five refusals
-never again: a restart of Docker would cost it its events for good."""
+"""Seconds a subscriber waits for Docker. The kubelet retries a refused subscription at once, and gives up for good
+after five refusals: without this wait, a restart of Docker would end its events."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,20 +53,20 @@ class Stats:
     outage: str
     """Why reads are refused; empty while synced."""
     images_outage: str
-    """Why reads of images are refused, while those of containers are answered; empty while they are answered."""
+    """Why reads of images are refused; empty while they are answered."""
     last_event_at: int
-    """When the last event of the Engine arrived, ns since the epoch, 0 before the first."""
+    """When the last event of the Engine arrived, ns since the epoch; 0 before the first."""
     reconnects: int
-    """How many times the connection to Docker was lost and the view synced again."""
+    """How often the connection to Docker was lost and the view synced again."""
     resync_seconds_ago: float | None
-    """Age of the last comparison of all records with Docker's list; None before the first."""
+    """Seconds since all records were last compared with Docker's list; None before the first time."""
 
 
 class NodeView:
     """The pods, containers and images of this node. Thread-safe.
 
-    Reads raise Unavailable with the cause while Docker cannot be reached, and until the first sync is complete. That
-    sync covers containers; reads of images may be refused for longer.
+    Reads raise Unavailable with the cause while Docker cannot be reached and until the first sync of containers is
+    complete. Reads of images may be refused for longer.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class NodeView:
         subscriber_timeout: float = SUBSCRIBER_TIMEOUT,
         clock: Callable[[], Moment] = this_moment,
     ) -> None:
-        """`kills` are those for lack of memory that the kernel knows of; None where its log is not read.
+        """`kills` are the OOM kills in the kernel's log; None if the log is not read.
 
-        `docker_root` returns Docker's own directory; None to get it from the Engine each time.
+        `docker_root` returns Docker's data root; None to get it from the Engine each time.
 
-        `sync_timeout` is how many seconds a read waits for a sync in progress, `subscriber_timeout` how many a
-        subscriber waits for Docker.
+        `sync_timeout` bounds the wait of a read for a sync in progress, `subscriber_timeout` the wait of a subscriber
+        for Docker, both in seconds.
         """
         logs = logs or NoLogs()
         self._changed = threading.Condition()
@@ -133,42 +133,42 @@ class NodeView:
         return self._queries.lists().by_sandbox.get(sandbox_id, ())
 
     def sandbox(self, id_or_prefix: str) -> SandboxRecord:
-        """Return one sandbox, as `Queries.sandbox` does."""
+        """Return a sandbox, as `Queries.sandbox` does."""
         return self._queries.sandbox(id_or_prefix)
 
     def container(self, id_or_prefix: str) -> ContainerRecord:
-        """Return one container, as `Queries.container` does."""
+        """Return a container, as `Queries.container` does."""
         return self._queries.container(id_or_prefix)
 
     def last_known(self, container_id: str) -> Record | None:
-        """Return the record of a container by its full id, without a wait, also while disconnected."""
+        """Return the last known record of a container by its full id. Never wait."""
         with self._changed:
             return self._store.visible_locked(container_id)
 
     def names_of(self, container_id: str) -> dict[str, str]:
-        """Return what lines of the log call a container or pod, as `RecordStore.names_locked` does, without a wait."""
+        """Return the names of a container or pod for log lines, as `RecordStore.names_locked` does. Never wait."""
         with self._changed:
             return self._store.names_locked(container_id)
 
     def last_known_containers_of(self, sandbox_id: SandboxId) -> tuple[ContainerRecord, ...]:
-        """Return the containers of a sandbox as `containers_of` does, without a wait, also while disconnected."""
+        """Return the last known containers of a sandbox, by its full id. Never wait."""
         with self._changed:
             return self._queries.lists_locked().by_sandbox.get(sandbox_id, ())
 
     def last_known_sandboxes_of(self, pod_uid: str) -> tuple[SandboxRecord, ...]:
-        """Return the sandboxes of a pod, by its uid, without a wait, also while disconnected."""
+        """Return the last known sandboxes of a pod, by its uid. Never wait."""
         with self._changed:
             return self._queries.lists_locked().by_pod_uid.get(pod_uid, ())
 
     def records(self) -> dict[str, Record]:
-        """Return all records by id, without a wait, also while disconnected."""
+        """Return all last known records by id. Never wait."""
         with self._changed:
             return dict(self._store.records_locked())
 
     def inspected_after(self, container_id: str, stamp: int) -> bool:
-        """Whether the record of a container is from an inspect that began after an event, so that it includes that.
+        """Return whether the record of a container includes an event: whether its inspect began after the event.
 
-        `stamp` is the event's `timeNano`: Docker takes it when the change has been made.
+        `stamp` is the event's `timeNano`, which Docker takes after the change.
         """
         with self._changed:
             inspected = self._store.inspected_locked(container_id)
@@ -191,18 +191,18 @@ class NodeView:
             )
 
     def long_outage(self, *, seconds: float) -> str:
-        """Return why reads have been refused for at least `seconds`; empty if they have not."""
+        """Return why reads have been refused for at least `seconds`; empty if they have not been."""
         with self._changed:
             return (self._availability.outage or "") if self._availability.outage_seconds >= seconds else ""
 
     # Events
 
     def subscribe(self) -> Subscription[Change]:
-        """Return a context manager with every change from now on. It ends with Unavailable on a disconnect.
+        """Return a context manager with every change from now on. A disconnect ends it with Unavailable.
 
-        A subscriber that comes while disconnected waits for the next sync, and gets what has changed since the
-        connection was lost. Unavailable if that takes too long. One that comes soon after subscribers were ended or
-        dropped gets what none of them has got.
+        While disconnected, wait for the next sync, and include the changes since the connection was lost. Raise
+        Unavailable if the wait takes too long. A subscriber that comes soon after others were ended or dropped also
+        gets the changes that they missed.
         """
         with self._changed, ExitStack() as stack:
             subscription = stack.enter_context(self._publisher.subscribe())
@@ -211,7 +211,7 @@ class NodeView:
             return subscription
 
     def wait_taken(self) -> None:
-        """Wait until the clients of all subscribers have taken the changes so far; one that does not is dropped.
+        """Wait until the clients of all subscribers have taken the changes so far, and drop slow subscribers.
 
         The wait ends with the current scope.
         """
@@ -225,9 +225,9 @@ class NodeView:
     def defer_events(self, key: Key) -> Iterator[None]:
         """Defer the events of the sandbox or container with this key (`key_of`) until the block is left.
 
-        A pause container runs before its network is set up. An event at that time would show a started sandbox that
-        is not ready, which to a kubelet is one that has died. Lists and statuses contain it from the beginning, but
-        where NRI plugins have to be told of it first (`shim.view.unseen`).
+        A pause container runs before its network is set up. An event at that time would show a started sandbox that is
+        not ready, which the kubelet takes for a dead sandbox. Lists and statuses include it from the beginning, unless
+        NRI plugins must learn of it first (`shim.view.unseen`).
         """
         with self._changed:
             self._publisher.defer(key)
@@ -254,12 +254,12 @@ class NodeView:
         deadline.wait_for(self._changed, lambda: not self._store.has_pending_exit_locked(container_id), what=what)
 
     def publish_exit(self, container_id: str) -> None:
-        """Publish the exit of a container if it is pending: its log has been drained."""
+        """Publish the pending exit of a container, if any, after its log was drained."""
         with self._changed:
             self._store.publish_exit_locked(container_id)
 
     def mark_missed_exit(self, record: Record) -> None:
-        """Publish that a container has exited although Docker lists it as running, unless its record is newer."""
+        """Publish that a container has exited although Docker lists it as running, unless `record` is outdated."""
         with self._changed:
             if self._store.visible_locked(record.id) == record:
                 self._store.put_locked(record.id, changes.missed_exit(record, at=time.time_ns()))
@@ -267,16 +267,16 @@ class NodeView:
     # Sync
 
     def begin_sync(self) -> int:
-        """Begin a sync, since Docker answers; return its epoch, which `complete_sync` needs."""
+        """Begin a sync; return its epoch for `complete_sync`."""
         with self._changed:
             self.images.begin_sync()
             return self._availability.begin_sync()
 
     def complete_sync(self, epoch: int, *, timeout: float = 0.0) -> bool:
-        """Allow reads, and return True; return False if the connection has been lost since that sync began.
+        """Allow reads and return True; return False if the connection was lost after the sync began.
 
-        The first sync waits up to `timeout` seconds for the logs of exited containers, and then publishes all exits:
-        clients may have seen them before this server was started.
+        The first sync waits up to `timeout` seconds for the logs of exited containers, and then publishes all exits,
+        since clients may have seen them before this server was started.
         """
         with self._changed:
             if not self._availability.syncs:
@@ -294,21 +294,21 @@ class NodeView:
             was_synced = self._availability.outage is None
             self._availability.disconnect(reason)
             self.images.disconnect(reason)
-            if was_synced:  # subscribers since then wait for what has changed
+            if was_synced:  # later subscribers wait for the changes of the outage
                 self._publisher.disconnect(Unavailable(reason))
 
     def note_event(self) -> None:
-        """Record that an event of the Engine has arrived now."""
+        """Record the arrival of an event of the Engine."""
         self._last_event_at = time.time_ns()
 
     def note_resync(self) -> None:
-        """Record that all records have been compared with Docker's list now."""
+        """Record that all records have just been compared with Docker's list."""
         self._resynced = time.monotonic()
 
     # Internals
 
     def _publish_change_locked(self, before: Record | None, after: Record | None) -> None:
-        if self._availability.syncs:  # what the first sync finds has not changed
+        if self._availability.syncs:  # the records of the first sync are no changes
             self._publisher.publish(before, after)
 
     def _exits_published_locked(self, epoch: int) -> bool:
@@ -319,7 +319,8 @@ class NodeView:
         deadline.wait_for(
             self._changed,
             lambda: self._availability.outage is None or subscription.has_ended,
-            what="wait for docker, to publish changes",
+            what="wait for Docker, to publish changes",
+
             limit=self._subscriber_timeout,
         )
         if self._availability.outage is not None and not subscription.has_ended:

@@ -1,4 +1,4 @@
-"""Memory kills that Docker has missed, by the kernel's word."""
+"""Adds the OOM kills that Docker has missed to inspects."""
 
 from typing import Protocol
 
@@ -11,26 +11,26 @@ from shim.view.translate import EXIT_SIGKILL
 
 
 class KernelKills(Protocol):
-    """What the kernel says of kills for lack of memory."""
+    """The OOM kills in the kernel's log."""
 
     def include(self, container_id: str, *, pid: int, started_at: int) -> bool:
-        """Whether a process of a container that has ended was killed, as `shim.cgroup.kernel_log.OomKills`."""
+        """Return whether an exited container had an OOM kill, as `shim.cgroup.kernel_log.OomKills` does."""
         ...
 
 
 class NoKills:
-    """The kernel's word where its log is not read: none."""
+    """No OOM kills, for a server that does not read the kernel's log."""
 
     def include(self, container_id: str, *, pid: int, started_at: int) -> bool:  # noqa: ARG002 - as the interface
         """Return False."""
         return False
 
 
-def with_memory_kill(inspect: ContainerInspect, *, previous: Record | None, kills: KernelKills) -> ContainerInspect:
-    """Return the inspect with Docker's flag for a memory kill set if the kernel has killed for lack of memory.
+def with_oom_kill(inspect: ContainerInspect, *, previous: Record | None, kills: KernelKills) -> ContainerInspect:
+    """Return the inspect, with Docker's flag `OOMKilled` set if the kernel's log has an OOM kill.
 
-    `previous` is the record of the container before. As with Docker's own flag, the process that was killed may be any
-    of the container's. The flag counts with the exit code of SIGKILL alone.
+    `previous` is the earlier record of the container. As with Docker's own flag, any process of the container may have
+    been killed. The flag counts only with the exit code of SIGKILL.
     """
     state = inspect.state
     if state.running or state.oom_killed or state.exit_code != EXIT_SIGKILL:

@@ -1,16 +1,16 @@
-"""A container that the kernel has killed for lack of memory has its reason, also where Docker has missed it."""
+"""An OOM-killed container has the reason OOMKilled, also if Docker has missed the kill."""
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from tests.fakes.logs import FakeLogs
 from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox
 
 
 class Kernel:
-    """The kernel's log: what it says of groups, and of processes."""
+    """A kernel log with OOM kills of groups and of processes."""
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
@@ -38,7 +38,7 @@ def view(engine: LateEngine, kernel: Kernel) -> NodeView:
 
 
 def running(engine: LateEngine, view: NodeView) -> str:
-    """A container that is known to run."""
+    """Return a container that the view knows as running."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     assert view.refresh_container(container_id) is not None
     return container_id
@@ -52,7 +52,9 @@ def reason(view: NodeView, container_id: str) -> str:
 
 
 @pytest.mark.parametrize("oom_killed", [False, True])
-def test_a_kill_that_the_kernel_names(engine: LateEngine, view: NodeView, kernel: Kernel, oom_killed: bool) -> None:
+def test_a_kill_of_the_containers_group_sets_the_flag(
+    engine: LateEngine, view: NodeView, kernel: Kernel, oom_killed: bool
+) -> None:
     container_id = running(engine, view)
     kernel.groups.add(container_id)
     engine.exit_container(container_id, exit_code=137, oom_killed=oom_killed)
@@ -60,14 +62,14 @@ def test_a_kill_that_the_kernel_names(engine: LateEngine, view: NodeView, kernel
     assert kernel.asked == ([] if oom_killed else [container_id])
 
 
-def test_a_kill_of_the_process_that_was_the_first(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
+def test_a_kill_of_the_first_process_sets_the_flag(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
     container_id = running(engine, view)
     kernel.processes.add(view.container(container_id).state.pid)
     engine.exit_container(container_id, exit_code=137)
     assert [reason(view, container_id) for _ in range(2)] == ["OOMKilled", "OOMKilled"]
 
 
-def test_a_process_of_a_run_that_nobody_saw_is_not_known(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
+def test_the_first_process_of_an_unseen_run_is_unknown(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
     container_id = running(engine, view)
     kernel.processes.add(view.container(container_id).state.pid)
     engine.exit_container(container_id, exit_code=1)
@@ -77,7 +79,7 @@ def test_a_process_of_a_run_that_nobody_saw_is_not_known(engine: LateEngine, vie
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(0, "Completed"), (1, "Error"), (143, "Error")])
-def test_a_container_that_went_on_ends_as_it_ends(
+def test_a_kill_before_another_exit_code_is_no_oom_exit(
     engine: LateEngine, view: NodeView, kernel: Kernel, exit_code: int, expected: str
 ) -> None:
     container_id = running(engine, view)
@@ -87,7 +89,7 @@ def test_a_container_that_went_on_ends_as_it_ends(
     assert kernel.asked == []
 
 
-def test_a_container_that_was_killed_otherwise(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
+def test_another_sigkill_is_no_oom_exit(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
     container_id, other = running(engine, view), "another"
     kernel.groups.add(other)
     engine.exit_container(container_id, exit_code=137)
@@ -95,7 +97,7 @@ def test_a_container_that_was_killed_otherwise(engine: LateEngine, view: NodeVie
     assert kernel.asked == [container_id]
 
 
-def test_nobody_asks_about_what_runs(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
+def test_running_containers_are_not_looked_up(engine: LateEngine, view: NodeView, kernel: Kernel) -> None:
     container_id = running(engine, view)
     kernel.groups.add(container_id)
     view.refresh_container(container_id)
@@ -103,7 +105,7 @@ def test_nobody_asks_about_what_runs(engine: LateEngine, view: NodeView, kernel:
     assert kernel.asked == []
 
 
-def test_an_exit_that_waits_for_its_log_keeps_its_reason(engine: LateEngine, kernel: Kernel) -> None:
+def test_a_pending_exit_keeps_its_oom_reason(engine: LateEngine, kernel: Kernel) -> None:
     logs = FakeLogs()
     view = NodeView(engine, logs=logs, kills=kernel, sync_timeout=0)
     logs.on_drained = view.publish_exit

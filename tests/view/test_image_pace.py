@@ -1,6 +1,6 @@
-"""Inspects after events cost Docker little beside what caused the events."""
+"""Inspects after events cost Docker little."""
 
-from shim.view.pace import QUIET_SECONDS, Pace
+from shim.view.image_pace import QUIET_SECONDS, ImagePace
 
 
 class Clock:
@@ -13,16 +13,16 @@ class Clock:
         return self.now
 
 
-def inspect(pace: Pace, key: str, *, seconds: float) -> None:
+def inspect(pace: ImagePace, key: str, *, seconds: float) -> None:
     assert pace.wait(key) == 0
     pace.end(key, seconds=seconds)
 
 
-def test_an_image_with_one_event_after_another_is_inspected_every_few_seconds() -> None:
+def test_an_image_with_continual_events_is_inspected_every_few_seconds() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = ImagePace(clock=clock)
     inspects = 0
-    for _ in range(600):  # a minute, ten events a second
+    for _ in range(600):  # a minute with ten events a second
         if pace.wait("tagged") == 0:
             pace.end("tagged", seconds=0.001)
             inspects += 1
@@ -30,9 +30,9 @@ def test_an_image_with_one_event_after_another_is_inspected_every_few_seconds() 
     assert 10 <= inspects <= 13
 
 
-def test_many_images_take_their_share_of_the_time() -> None:
+def test_the_inspects_of_many_images_keep_to_their_share() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = ImagePace(clock=clock)
     inspect(pace, "first", seconds=0.025)
     begun = 0
     for second in range(60):
@@ -44,14 +44,14 @@ def test_many_images_take_their_share_of_the_time() -> None:
 
 
 def test_a_few_images_are_inspected_at_once() -> None:
-    pace = Pace(clock=Clock())
+    pace = ImagePace(clock=Clock())
     for number in range(100):
         inspect(pace, str(number), seconds=0.002)
 
 
-def test_an_image_has_its_turn_in_the_end() -> None:
+def test_every_image_gets_its_turn() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = ImagePace(clock=clock)
     inspect(pace, "slow", seconds=1)
     inspect(pace, "within the credit", seconds=1)
     wait = pace.wait("waits")
@@ -62,9 +62,9 @@ def test_an_image_has_its_turn_in_the_end() -> None:
     assert pace.wait("waits") == 0
 
 
-def test_a_turn_that_is_given_up_is_taken_anew() -> None:
+def test_a_dropped_turn_is_assigned_anew() -> None:
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = ImagePace(clock=clock)
     inspect(pace, "image", seconds=0.001)
     assert pace.wait("image") == QUIET_SECONDS
     pace.drop("image")

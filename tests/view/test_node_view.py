@@ -22,7 +22,7 @@ from shim.domain.errors import (
 from shim.domain.ids import SandboxId
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
-from shim.view.node import NodeView
+from shim.view.node_view import NodeView
 from shim.view.records import Change, Record
 from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
@@ -32,12 +32,12 @@ Reported = list[tuple[pb.ContainerEventType, str]]
 
 
 def reported(subscription: Subscription[Change], number: int) -> Reported:
-    """The next `number` changes."""
+    """Return the next `number` changes."""
     changes = [subscription.wait_next() for _ in range(number)]
     return [(change.kind, change.record.id) for change in changes]
 
 
-def test_pod_with_its_containers(engine: LateEngine, view: NodeView) -> None:
+def test_a_pod_has_its_containers(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     app = create_container(engine, sandbox_id, name="app", start=True)
     other = create_container(engine, SandboxId("another"), name="other")
@@ -62,7 +62,7 @@ def test_lists_are_rebuilt_only_after_a_change(engine: LateEngine, view: NodeVie
     assert not first[0].state.running
 
 
-def test_unique_beginning_of_an_id_is_enough(engine: LateEngine, view: NodeView) -> None:
+def test_a_unique_id_prefix_finds_a_record(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id)
     for made in (sandbox_id, container_id):
@@ -71,8 +71,8 @@ def test_unique_beginning_of_an_id_is_enough(engine: LateEngine, view: NodeView)
     assert view.container(container_id[:5]).id == container_id
 
 
-def test_beginning_of_several_ids_is_refused(engine: LateEngine, view: NodeView) -> None:
-    ids = [create_sandbox(engine, attempt=attempt) for attempt in range(17)]  # more than first digits
+def test_an_ambiguous_id_prefix_is_refused(engine: LateEngine, view: NodeView) -> None:
+    ids = [create_sandbox(engine, attempt=attempt) for attempt in range(17)]  # more than there are first digits
     for made in ids:
         view.refresh_container(made)
     shared = next(made[0] for made in ids if sum(other[0] == made[0] for other in ids) > 1)
@@ -80,7 +80,7 @@ def test_beginning_of_several_ids_is_refused(engine: LateEngine, view: NodeView)
         view.sandbox(shared)
 
 
-def test_ids_are_those_of_one_kind(engine: LateEngine, view: NodeView) -> None:
+def test_an_id_finds_only_records_of_its_kind(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id)
     stranger = create_stranger(engine)
@@ -92,7 +92,7 @@ def test_ids_are_those_of_one_kind(engine: LateEngine, view: NodeView) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["", "no such id"])
-def test_unknown_and_empty_ids(view: NodeView, wanted: str) -> None:
+def test_unknown_and_empty_ids_are_errors(view: NodeView, wanted: str) -> None:
     for kind in (view.container, view.sandbox):
         with pytest.raises(NotFound if wanted else InvalidArgument):
             kind(wanted)
@@ -120,7 +120,7 @@ def test_every_read_is_refused_while_disconnected(engine: LateEngine, view: Node
 # Reads that overlap
 
 
-def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
+def test_a_late_answer_does_not_replace_a_newer_record(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
 
     def exits_and_is_inspected() -> None:
@@ -133,8 +133,8 @@ def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: Node
     assert record.state.exit_code == view.container(container_id).state.exit_code == 3
 
 
-def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engine: LateEngine, view: NodeView) -> None:
-    """The inspect that ended first may have been answered first; that is unknown, so Docker is asked again."""
+def test_an_answer_that_may_be_newer_is_inspected_again(engine: LateEngine, view: NodeView) -> None:
+    """The inspect that ended first may have been answered last, which cannot be known, so Docker is asked again."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     still_running = engine.inspect_container(container_id)
     engine.exit_container(container_id, exit_code=4)
@@ -150,14 +150,14 @@ def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engi
     assert view.container(container_id).state.exit_code == 4
 
 
-def test_equal_answers_are_not_asked_for_again(engine: LateEngine, view: NodeView) -> None:
+def test_equal_answers_are_not_inspected_again(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine))
     engine.meanwhile.append(lambda: view.refresh_container(container_id))
     view.refresh_container(container_id)
     assert inspects(engine) == 2
 
 
-def test_late_answer_does_not_bring_back_what_was_removed(engine: LateEngine, view: NodeView) -> None:
+def test_a_late_answer_does_not_bring_back_a_removed_container(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine))
     view.refresh_container(container_id)
 
@@ -175,7 +175,7 @@ def unknown(record: Record | None) -> Record | None:
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("slow"), ShimError("broken")], ids=["hangs", "fails"])
-def test_fallback_of_a_container_that_cannot_be_inspected(engine: LateEngine, view: NodeView, error: ShimError) -> None:
+def test_the_fallback_is_published_if_the_inspect_fails(engine: LateEngine, view: NodeView, error: ShimError) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     engine.fail_next("inspect_container", error)
@@ -187,7 +187,9 @@ def test_fallback_of_a_container_that_cannot_be_inspected(engine: LateEngine, vi
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), Cancelled("left")], ids=["docker gone", "caller gone"])
-def test_no_fallback_when_it_is_not_the_container(engine: LateEngine, view: NodeView, error: ShimError) -> None:
+def test_no_fallback_is_published_if_docker_is_unavailable(
+    engine: LateEngine, view: NodeView, error: ShimError
+) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     engine.fail_next("inspect_container", error)
@@ -196,7 +198,7 @@ def test_no_fallback_when_it_is_not_the_container(engine: LateEngine, view: Node
     assert view.container(container_id).state.running
 
 
-def test_no_fallback_when_another_inspect_succeeded(engine: LateEngine, view: NodeView) -> None:
+def test_no_fallback_is_published_after_another_inspect(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
 
     def inspected() -> None:
@@ -209,7 +211,7 @@ def test_no_fallback_when_another_inspect_succeeded(engine: LateEngine, view: No
     assert view.container(container_id).state.running
 
 
-def test_failed_inspect_leaves_the_record(engine: LateEngine, view: NodeView) -> None:
+def test_a_failed_inspect_keeps_the_record(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     before = view.refresh_container(container_id)
     engine.fail_next("inspect_container", DeadlineExceeded("slow"))
@@ -252,7 +254,7 @@ def test_each_change_is_published_once_and_in_order(engine: LateEngine, view: No
             changes.wait_next()
 
 
-def test_change_carries_the_state_after_it(engine: LateEngine, view: NodeView) -> None:
+def test_a_change_carries_the_state_after_it(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     running = view.refresh_container(container_id)
     assert running is not None
@@ -263,7 +265,7 @@ def test_change_carries_the_state_after_it(engine: LateEngine, view: NodeView) -
     assert (stopped.record.state.phase, stopped.record.state.finished_at) == (pb.CONTAINER_EXITED, stopped.at)
 
 
-def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:
+def test_containers_of_no_pod_publish_no_changes(engine: LateEngine, view: NodeView) -> None:
     with view.subscribe() as changes:
         stranger = create_stranger(engine)
         view.refresh_container(stranger)
@@ -274,7 +276,7 @@ def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:
         assert reported(changes, 1) == [(CREATED, sandbox_id)]
 
 
-def test_subscriptions_end_with_docker(view: NodeView) -> None:
+def test_subscriptions_end_when_docker_is_lost(view: NodeView) -> None:
     with view.subscribe() as changes:
         assert view.stats().subscribers == 1
         view.disconnect("the socket is gone")
@@ -287,7 +289,7 @@ def test_subscriptions_end_with_docker(view: NodeView) -> None:
 def waiting_subscriber(
     view: NodeView, *, scope: deadline.Scope | None = None, count: int = 1
 ) -> Iterator[Future[Reported]]:
-    """A client that subscribes while Docker is lost; the result is the first events it gets, or its error."""
+    """A client that subscribes while Docker is lost; its result is the first events, or its error."""
 
     def subscribe() -> Reported:
         with deadline.entered(scope or deadline.Scope()), view.subscribe() as changes:
@@ -300,7 +302,7 @@ def waiting_subscriber(
         yield subscribing
 
 
-def test_a_subscriber_that_comes_while_disconnected_gets_what_has_changed(engine: LateEngine, view: NodeView) -> None:
+def test_a_subscriber_during_an_outage_gets_its_changes(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     view.disconnect("the socket is gone")
@@ -316,7 +318,7 @@ def test_a_subscriber_that_comes_while_disconnected_gets_what_has_changed(engine
     assert view.stats().subscribers == 0
 
 
-def test_a_subscriber_that_comes_during_a_sync_gets_all_that_has_changed(engine: LateEngine, view: NodeView) -> None:
+def test_a_subscriber_during_a_sync_gets_the_changes_of_the_outage(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     ended, gone = (create_container(engine, sandbox_id, name=name, start=True) for name in ("ended", "gone"))
     for known in (ended, gone):
@@ -329,7 +331,7 @@ def test_a_subscriber_that_comes_during_a_sync_gets_all_that_has_changed(engine:
         view.forget(gone)
         view.complete_sync(epoch)
         assert subscribing.result(10) == [(STOPPED, ended), (STOPPED, gone), (DELETED, gone)]
-    with view.subscribe() as changes:  # he hears of what comes
+    with view.subscribe() as changes:  # a later subscriber gets only new changes
         view.refresh_container(sandbox_id)
         assert reported(changes, 1) == [(CREATED, sandbox_id)]
 
@@ -360,7 +362,7 @@ def test_a_subscriber_may_fall_4096_changes_behind(engine: LateEngine) -> None:
             changes.wait_next()
 
 
-def test_what_the_first_sync_finds_is_no_change(engine: LateEngine) -> None:
+def test_the_first_sync_publishes_no_changes(engine: LateEngine) -> None:
     view = NodeView(engine)
     old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)
     with waiting_subscriber(view) as subscribing:
@@ -371,7 +373,7 @@ def test_what_the_first_sync_finds_is_no_change(engine: LateEngine) -> None:
         assert subscribing.result(10) == [(CREATED, new)]
 
 
-def test_a_subscriber_does_not_wait_for_docker_for_ever(engine: LateEngine) -> None:
+def test_the_wait_of_a_subscriber_for_docker_is_bounded(engine: LateEngine) -> None:
     view = NodeView(engine, subscriber_timeout=0.01)
     view.disconnect("the socket is gone")
     with pytest.raises(Unavailable, match="the socket is gone"):
@@ -379,7 +381,7 @@ def test_a_subscriber_does_not_wait_for_docker_for_ever(engine: LateEngine) -> N
     assert view.stats().subscribers == 0
 
 
-def test_a_waiting_subscriber_goes_with_its_client(view: NodeView) -> None:
+def test_a_waiting_subscriber_ends_with_its_client(view: NodeView) -> None:
     view.disconnect("the socket is gone")
     scope = deadline.Scope()
     with waiting_subscriber(view, scope=scope) as subscribing:
@@ -389,7 +391,7 @@ def test_a_waiting_subscriber_goes_with_its_client(view: NodeView) -> None:
     assert view.stats().subscribers == 0
 
 
-# What the watcher asks
+# For the watcher
 
 
 def test_drifted_ids_are_those_whose_records_differ_from_the_list(engine: LateEngine, view: NodeView) -> None:
@@ -406,7 +408,7 @@ def test_drifted_ids_are_those_whose_records_differ_from_the_list(engine: LateEn
     assert translate.drifted_ids(engine.list_containers(), view.records()) == {ended, gone, new}
 
 
-def test_stats(engine: LateEngine, view: NodeView) -> None:
+def test_stats_count_records_and_outages(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     for made in (sandbox_id, create_container(engine, sandbox_id)):
         view.refresh_container(made)

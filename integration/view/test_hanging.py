@@ -92,7 +92,7 @@ def test_status_says_what_hangs(hung: Served) -> None:
         assert time.monotonic() - began < STATUS_SECONDS
     for condition in found:
         assert (condition.type, condition.status, condition.reason) == ("RuntimeReady", False, "DockerDaemonNotReady")
-        assert "ping docker: docker did not answer within 4 s" in condition.message
+        assert "ping Docker: Docker did not answer within 4 s" in condition.message
 
 
 def test_reads_answer_from_the_view(hung: Served, kubelet: Kubelet) -> None:

@@ -76,7 +76,7 @@ def test_a_docker_that_lists_nothing_in_time_is_reported(proxy: DockerProxy, pro
     with proxy.hanging("GET /containers/json") as asked:
         proxy.cut()
         assert asked.wait(30)
-        wait_until(lambda: "docker did not answer within 30 s" in outage(proxied), 60)
+        wait_until(lambda: "Docker did not answer within 30 s" in outage(proxied), 60)
         condition = wait_until(lambda: _condition_if_not_ready(proxied), 30)
         assert condition is not None
         assert (condition.reason, "list containers" in condition.message) == ("DockerDaemonNotReady", True)

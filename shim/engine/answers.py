@@ -1,8 +1,8 @@
-"""The shapes of what a Docker Engine answers.
+"""The shapes of the Engine's answers.
 
-Answers are read tolerantly: every field has a default, unknown fields are ignored and `null` is accepted where the
-Engine writes it, since fields come and go between API 1.41 and the newest (source: the Engine API version history).
-Times stay in the Engine's RFC 3339 text; `shim.view.translate` turns them into nanoseconds.
+Decoding is tolerant, since fields come and go between API 1.41 and the newest version (source: the Engine API version
+history): every field has a default, unknown fields are ignored, and `null` is accepted where the Engine writes it.
+Times stay RFC 3339 text; `shim.view.translate` converts them to nanoseconds.
 """
 
 from enum import Enum
@@ -12,21 +12,21 @@ import msgspec
 
 
 class Answer(msgspec.Struct, frozen=True, rename="pascal"):
-    """Base of all answers: Docker spells keys in PascalCase."""
+    """Base of the answers, whose keys are in PascalCase."""
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """One OCI runtime the daemon knows; Docker spells its keys small."""
+    """An OCI runtime of the daemon; its keys are in lower case."""
 
     path: str = ""
     runtime_args: list[str] | None = msgspec.field(default=None, name="runtimeArgs")
-    """What it is given before the arguments of the OCI."""
+    """Arguments that precede those of the OCI command line."""
     status: dict[str, str] | None = None
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
 
 
 class DiscoveredDevice(Answer, frozen=True):
-    """One device that a device driver of the Engine has found."""
+    """A device that a device driver of the Engine has found."""
 
     source: str = ""
     """The driver: `cdi`."""
@@ -34,19 +34,19 @@ class DiscoveredDevice(Answer, frozen=True):
 
 
 class SwarmInfo(Answer, frozen=True):
-    """What `GET /info` says of Docker's own cluster."""
+    """`Swarm` of `GET /info`."""
 
     local_node_state: str = "inactive"
-    """Anything else than `inactive`: dockerd does not start with live-restore."""
+    """With any other state, dockerd does not start with live-restore."""
 
 
 class EngineInfo(Answer, frozen=True):
-    """The part of `GET /info` that the shim reads."""
+    """The part of `GET /info` that the server reads."""
 
     id: str = msgspec.field(default="", name="ID")
     server_version: str = ""
     architecture: str = ""
-    """By the kernel's name, such as x86_64."""
+    """The kernel's name of it, such as x86_64."""
     cgroup_driver: str = ""
     """`systemd`, `cgroupfs` or `none`."""
     cgroup_version: str = "1"
@@ -57,13 +57,13 @@ class EngineInfo(Answer, frozen=True):
     default_runtime: str = ""
     security_options: list[str] | None = None
     cdi_spec_dirs: list[str] | None = msgspec.field(default=None, name="CDISpecDirs")
-    """None or empty where CDI is off (API 1.44)."""
+    """None or empty if CDI is off (API 1.44)."""
     discovered_devices: list[DiscoveredDevice] | None = None
     """API 1.50."""
     live_restore_enabled: bool = False
     swarm: SwarmInfo | None = None
     warnings: list[str] | None = None
-    """Problems of this machine that the daemon reports, one sentence each."""
+    """Problems of this machine that the daemon reports, a sentence each."""
 
 
 class ContainerState(Answer, frozen=True):
@@ -85,11 +85,11 @@ class ContainerSettings(Answer, frozen=True):
 
     image: str = ""
     user: str = ""
-    """Name or uid, perhaps with `:group`; the image's where none was given."""
+    """Name or uid, perhaps with `:group`; by default the user of the image."""
     labels: dict[str, str] | None = None
     stop_signal: str = ""
     env: list[str] | None = None
-    """The image's and those that were given."""
+    """The variables of the image and of the create request."""
 
 
 class LogSettings(Answer, frozen=True):
@@ -100,10 +100,10 @@ class LogSettings(Answer, frozen=True):
 
 
 NO_SWAP = 1
-"""Bytes that `MemorySwap` has beyond `Memory` for a container without swap: the kernel counts whole pages, here none.
+"""Bytes by which `MemorySwap` exceeds `Memory` for a container without swap; the kernel rounds them to 0 pages.
 
-Of two equal numbers the OCI runtime leaves the limit of swap out of what it gives systemd, which then lifts it whenever
-it writes the control group again, as at each daemon-reload (opencontainers/cgroups#74).
+If both were equal, the OCI runtime would not pass the swap limit to systemd. systemd would then lift the limit whenever
+it rewrites the control group, such as at a daemon-reload (opencontainers/cgroups#74).
 """
 
 
@@ -128,23 +128,23 @@ class HostSettings(Answer, frozen=True):
     log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
     annotations: dict[str, str] | None = None
-    """Those for the OCI runtime (API 1.43)."""
+    """Annotations for the OCI runtime (API 1.43)."""
     init: bool | None = None
-    """None where the creator of the container left it to the daemon."""
+    """None if the create request left it to the daemon."""
     userns_mode: str = ""
     container_id_file: str = msgspec.field(default="", name="ContainerIDFile")
 
     @property
     def memory_and_swap(self) -> int:
-        """Return the limit of memory and swap together: that of memory where there is to be no swap."""
+        """The limit of memory plus swap; for a container without swap the memory limit."""
         return self.memory if self.memory_swap == self.memory + NO_SWAP else self.memory_swap
 
 
 class MountPoint(Answer, frozen=True):
-    """One row of `Mounts` of a container inspect: a mount, however it was requested."""
+    """A row of `Mounts` of a container inspect: a mount, however it was requested."""
 
     source: str = ""
-    """On the host; empty for a tmpfs."""
+    """Path on the host; empty for a tmpfs."""
     destination: str = ""
     rw: bool = msgspec.field(default=True, name="RW")
     propagation: str = ""
@@ -154,7 +154,7 @@ class NetworkSettings(Answer, frozen=True):
     """`NetworkSettings` of a container inspect."""
 
     sandbox_key: str = ""
-    """Where Docker has its network namespace mounted; empty unless it runs."""
+    """Where Docker has mounted the network namespace; empty unless the container is running."""
 
 
 class ContainerInspect(Answer, frozen=True):
@@ -162,44 +162,44 @@ class ContainerInspect(Answer, frozen=True):
 
     id: str
     name: str = ""
-    """With the leading slash Docker puts there."""
+    """With a leading slash."""
     created: str = ""
     image: str = ""
     """The image id."""
     path: str = ""
-    """The program, and with `args` all that is executed, by the image where nothing was given."""
+    """The program; with `args` the command line, by default the image's."""
     args: list[str] | None = None
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
     network_settings: NetworkSettings | None = None
     mount_label: str = ""
-    """SELinux label of the files it may use; empty where SELinux does not confine it."""
+    """SELinux label of the files it may use; empty if SELinux does not confine it."""
     mounts: list[MountPoint] | None = None
     log_path: str = ""
-    """Empty until the container is started, and for other drivers than `json-file`."""
+    """Empty until the first start, and for drivers other than `json-file`."""
     resolv_conf_path: str = ""
     exec_ids: list[str] | None = msgspec.field(default=None, name="ExecIDs")
-    """Of the execs that run, or have not begun."""
+    """The execs that are running or have not started."""
 
 
 class ContainerSummary(Answer, frozen=True):
-    """One row of `GET /containers/json`."""
+    """A row of `GET /containers/json`."""
 
     id: str
     names: list[str] | None = None
-    """Each with the leading slash Docker puts there."""
+    """Each with a leading slash."""
     image_id: str = msgspec.field(default="", name="ImageID")
     created: int = 0
     """Seconds since the epoch."""
     state: str = ""
     labels: dict[str, str] | None = None
     host_config: HostSettings = HostSettings()
-    """Of it a list has the network mode."""
+    """A list has only its network mode."""
 
 
 class ImageSettings(Answer, frozen=True):
-    """`Config` of an image inspect. A verbose ImageStatus shows all of it, by the names of Docker."""
+    """`Config` of an image inspect. A verbose ImageStatus shows all of it with Docker's keys."""
 
     user: str = ""
     labels: dict[str, str] | None = None
@@ -217,18 +217,18 @@ class RootFs(Answer, frozen=True):
 
     type: str = ""
     layers: list[str] | None = None
-    """Digests of the layers, uncompressed."""
+    """Digests of the uncompressed layers."""
 
 
 class ManifestSize(Answer, frozen=True):
     """`Size` of a manifest of an image."""
 
     total: int = 0
-    """Bytes of what was pulled and of what was unpacked from it."""
+    """Bytes of the pulled and of the unpacked content."""
 
 
 class ImageManifest(Answer, frozen=True):
-    """One of `Manifests` of an image inspect: an image for one platform, or what is known of one."""
+    """A row of `Manifests` of an image inspect: an image for one platform, or an attestation of one."""
 
     size: ManifestSize = ManifestSize()
 
@@ -241,12 +241,12 @@ class ImageInspect(Answer, frozen=True):
     repo_digests: list[str] | None = None
     parent: str = ""
     size: int = 0
-    """Bytes; with the containerd image store those that were pulled, compressed."""
+    """Bytes; with the containerd image store the compressed size."""
     manifests: list[ImageManifest] | None = None
     """With the containerd image store, from API 1.48 on."""
     config: ImageSettings | None = None
     created: str | None = None
-    """RFC 3339; none for an image that does not say so."""
+    """RFC 3339; None if the image has no date."""
     architecture: str = ""
     variant: str = ""
     os: str = ""
@@ -254,12 +254,12 @@ class ImageInspect(Answer, frozen=True):
 
     @property
     def size_on_disk(self) -> int:
-        """Bytes, as Docker's list has them."""
+        """Bytes, as in Docker's list of images."""
         return sum(manifest.size.total for manifest in self.manifests) if self.manifests else self.size
 
 
 class ImageSummary(Answer, frozen=True):
-    """One row of `GET /images/json`."""
+    """A row of `GET /images/json`."""
 
     id: str
     repo_tags: list[str] | None = None
@@ -274,9 +274,9 @@ class ExecInspect(Answer, frozen=True):
     running: bool = False
     exit_code: int | None = None
     pid: int = 0
-    """In the pid namespace of the daemon; 0 until the process runs."""
+    """In the pid namespace of the daemon; 0 until the process is running."""
     detach_keys: str = ""
-    """The bytes to detach with, in base64."""
+    """The detach keys as bytes in base64."""
 
 
 class PathKind(Enum):
@@ -290,14 +290,14 @@ class PathKind(Enum):
 
 
 class PathStat(msgspec.Struct, frozen=True, rename="camel"):
-    """What `HEAD /containers/{id}/archive` reports about a path, in the header `X-Docker-Container-Path-Stat`."""
+    """The header `X-Docker-Container-Path-Stat` of `HEAD /containers/{id}/archive`."""
 
     size: int = 0
     """Bytes of a regular file."""
     mode: int = 0
     """Go's `os.FileMode`."""
     link_target: str = ""
-    """Of a symbolic link: where it leads in the end, absolute, never out of the container's root file system."""
+    """The final target of a symbolic link: an absolute path inside the container's root file system."""
 
     @property
     def kind(self) -> PathKind:
@@ -311,14 +311,14 @@ _KINDS = {0: PathKind.FILE, 1 << 31: PathKind.DIRECTORY, 1 << 27: PathKind.LINK}
 
 
 class Actor(Answer, frozen=True):
-    """Subject of an event."""
+    """The object of an event."""
 
     id: str = msgspec.field(default="", name="ID")
     attributes: dict[str, str] | None = None
 
 
 class Event(Answer, frozen=True):
-    """One message of `GET /events`. Only `Type`, `Action` and `Actor` are read: API 1.52 dropped the rest."""
+    """A message of `GET /events`, without the fields that API 1.52 dropped."""
 
     type: str = ""
     action: str = ""
@@ -327,9 +327,9 @@ class Event(Answer, frozen=True):
 
 
 class PullProgress(msgspec.Struct, frozen=True):
-    """One message of a pull's progress stream."""
+    """A message of a pull's progress stream."""
 
     id: str = ""
-    """The layer, where the message is about one."""
+    """The layer, if the message is about a layer."""
     status: str = ""
     progress_detail: dict[str, Any] | None = msgspec.field(default=None, name="progressDetail")

@@ -1,4 +1,4 @@
-"""Files of a container by the archive API, which also reads containers that have never been started."""
+"""Reads files of a container by the archive API, which also works for containers that have never been started."""
 
 import base64
 import binascii
@@ -23,8 +23,8 @@ def stat_path(session: DockerSession, container_id: str, *, path: str, timeout: 
         try:
             reply = session.request("HEAD", _url(container_id), params={"path": path}, timeout=timeout)
         except Refused as refused:
-            # The answer to a HEAD has no text: a second request finds out whether the path or the container is
-            # missing, or why Docker failed.
+            # The answer to a HEAD has no text. A second request shows whether the path or the container is missing,
+            # or why Docker failed.
             if refused.status == 404:
                 session.request("GET", _inspect_url(container_id), into=Whole(INSPECT), timeout=timeout)
                 return None
@@ -37,7 +37,7 @@ def stat_path(session: DockerSession, container_id: str, *, path: str, timeout: 
 def archive(
     session: DockerSession, container_id: str, *, path: str, timeout: float | None
 ) -> Iterator[Iterator[bytes]]:
-    """Implement `Engine.archive`; `timeout` in seconds bounds the wait for its beginning."""
+    """Implement `Engine.archive`; `timeout` in seconds bounds the wait for the response head."""
     what = _what(container_id, path)
     with ExitStack() as held:
         with docker_call(what, within=timeout):
@@ -61,7 +61,7 @@ def _stat_from_header(reply: Reply, *, what: str) -> PathStat:
     try:
         return msgspec.json.decode(base64.b64decode(reply.head.headers.get(_STAT, "")), type=PathStat)
     except (binascii.Error, *NOT_JSON) as cause:
-        raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
+        raise ShimError(f"{what}: Docker's answer cannot be read: {cause}") from cause
 
 
 def _what(container_id: str, path: str) -> str:

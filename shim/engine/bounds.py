@@ -1,48 +1,48 @@
-"""Bounds on the size of Docker's answers, by their kind.
+"""Bounds on the size of Docker's answers, by kind.
 
-An answer contains data of others: labels and environment come from images and from pods. An answer that is too large
-is an error of that one call; nothing of it is decoded. A list covers all objects of the node, so one of them must not
-make it fail: of a large list, oversized values of a row are left out (`RowTrimmer`).
+Answers contain data from images and pods, such as labels and environments. An answer beyond its bound is not decoded,
+and its call fails. A list covers all objects of the node, and no single object may make it fail: in a large list,
+oversized values of a row are left out (`RowTrimmer`).
 """
 
 import re
 
 ANSWER = 1 << 20
-"""Bytes of an answer that has no bound of its own: a create, a wait, a version."""
+"""Bytes of an answer of any other kind, such as a create, a wait or a version."""
 INSPECT = 8 << 20
-"""Bytes of one inspect. Of a container: 2 MiB of environment and arguments, which is what the kernel takes, 1 MiB of a
-seccomp profile, 512 KiB of labels and annotations, and as much for their escapes."""
+"""Bytes of an inspect. A container may have 2 MiB of environment and arguments, the kernel's maximum, 1 MiB of seccomp
+profile and 512 KiB of labels and annotations, and twice as much with JSON escapes."""
 IMAGE = 2 << 20
-"""Bytes of one inspect of an image. Its configuration is kept for as long as it is on the node; most have some KiB."""
+"""Bytes of an image inspect. The configuration is kept in memory; most images have a few KiB."""
 INFO = 4 << 20
-"""Bytes of the daemon's info, which names runtimes with their features, and devices."""
+"""Bytes of the daemon's info, which includes devices, and runtimes with their features."""
 ERROR = 64 << 10
-"""Bytes read of an error answer; the rest is left out of the message."""
+"""Bytes read from an error answer; the rest is left out of the message."""
 MESSAGE = 1 << 20
-"""Bytes of one line of a stream: an event has the labels of its container."""
+"""Bytes of a line of a stream: an event includes the labels of its container."""
 ITEMS = 1 << 18
-"""Commas and closing brackets of one answer, about as many as it has values. One of three bytes takes 100 in memory."""
+"""Commas and closing brackets in an answer, about its number of values. A value of 3 bytes takes 100 in memory."""
 
 LIST = 64 << 20
-"""Bytes of a list, after what is oversized in its rows has been left out: 1,000 containers of 64 KiB."""
+"""Bytes of a list without the oversized values of its rows: 1,000 containers of 64 KiB."""
 LIST_AT_ONCE = 8 << 20
-"""Bytes up to which a list is decoded as it is; most have some hundred KiB."""
+"""Bytes up to which a list is decoded as it is; most lists have some hundred KiB."""
 ROW_VALUE = 256 << 10
-"""Bytes of one value in a row: more than the annotations of a pod have. A larger one is read as empty."""
+"""Bytes of a value in a row, more than the annotations of a pod. A larger value becomes empty."""
 ROW_VALUE_CROWDED = 4 << 10
-"""The same, once the list has LIST / 2 bytes."""
+"""As ROW_VALUE, once the list has LIST / 2 bytes."""
 ROW_STRINGS = 4096
-"""Strings in one value of a row, such as labels; one with more is read as empty."""
+"""Strings in a value of a row, such as labels. A value with more strings becomes empty."""
 
 _PIECE = 64 << 10
 
 
 class TooLarge(Exception):
-    """An answer is larger than the bound of its kind. The text is the cause."""
+    """An answer exceeds the bound of its kind. The text is the cause."""
 
 
 class Whole:
-    """A body that is kept as it is, up to a number of bytes."""
+    """Collects a body, up to a number of bytes."""
 
     __slots__ = ("_kept", "_most")
 
@@ -53,18 +53,18 @@ class Whole:
     def take(self, piece: bytes) -> None:
         """Append the next piece. Raise TooLarge beyond the bound."""
         if len(self._kept) + len(piece) > self._most:
-            raise TooLarge(f"docker's answer has more than {self._most} bytes")
+            raise TooLarge(f"Docker's answer has more than {self._most} bytes")
         self._kept += piece
 
     def content(self) -> bytes:
-        """Return the body. Raise TooLarge for one with too many values."""
+        """Return the body. Raise TooLarge if it has too many values."""
         if items(self._kept) > ITEMS:
-            raise TooLarge(f"docker's answer has more than {ITEMS} values")
+            raise TooLarge(f"Docker's answer has more than {ITEMS} values")
         return bytes(self._kept)
 
 
 class Rows:
-    """A body that is a JSON array of objects: one that is large is kept without what is oversized in its rows."""
+    """Collects a JSON array of objects, and drops the oversized values in the rows of a large array."""
 
     __slots__ = ("_plain", "_trimmer")
 
@@ -73,7 +73,7 @@ class Rows:
         self._trimmer: RowTrimmer | None = None
 
     def take(self, piece: bytes) -> None:
-        """Append the next piece. Raise TooLarge when the trimmed rest is too large."""
+        """Append the next piece. Raise TooLarge if the trimmed list is too large."""
         if self._trimmer is not None:
             self._trimmer.feed(piece)
             return
@@ -94,7 +94,7 @@ class Rows:
 
 
 def items(content: bytes | bytearray) -> int:
-    """Return how many values JSON has at most, without decoding it."""
+    """Return an upper bound on the number of values in JSON, without decoding it."""
     return content.count(b",") + content.count(b"]") + content.count(b"}")
 
 
@@ -102,14 +102,14 @@ _STRUCTURE = re.compile(rb'["\[\]{}]')
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _STRINGS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _ROW = 2
-"""Depth of the members of a row: the array is 1, the object in it 2."""
+"""Depth of the members of a row: the array has depth 1, its objects have depth 2."""
 
 
 class RowTrimmer:
-    """Bytes of a JSON array of objects in, the same without oversized values of their members out.
+    """Copies a JSON array of objects and empties oversized values of their members.
 
-    A value in a row that is an object, array or string and has too many bytes or strings becomes an empty one. What is
-    not JSON comes out as something that is not JSON either.
+    An object, array or string with too many bytes or strings becomes empty. Input that is not JSON gives output that is
+    not JSON.
     """
 
     __slots__ = ("_depth", "_dropping", "_in_string", "_kept", "_rest", "_start", "_strings")
@@ -117,23 +117,23 @@ class RowTrimmer:
     def __init__(self) -> None:
         self._kept = bytearray()
         self._rest = b""
-        """A backslash at the end of what was fed: its other half is to come."""
+        """A backslash at the end of the input so far, whose escaped character is still to come."""
         self._depth = 0
         self._in_string = False
         self._start = -1
-        """Where in `_kept` the current value of a row begins, behind its opening sign; -1 between values."""
+        """Where the current value of a row begins in `_kept`, behind its opening sign; -1 between values."""
         self._strings = 0
         self._dropping = False
 
     def feed(self, data: bytes) -> None:
-        """Append the next bytes. Raise TooLarge when more than LIST bytes are left."""
+        """Append the next bytes. Raise TooLarge if more than LIST bytes remain."""
         for at in range(0, len(data), _PIECE):
             self._feed(self._rest + data[at : at + _PIECE])
             if len(self._kept) > LIST:
-                raise TooLarge(f"docker's list has more than {LIST} bytes, without what is oversized in its rows")
+                raise TooLarge(f"Docker's list has more than {LIST} bytes, without oversized values of its rows")
 
     def trimmed(self) -> bytes:
-        """Return what is left."""
+        """Return the trimmed array."""
         return bytes(self._kept)
 
     def _feed(self, data: bytes) -> None:
@@ -156,14 +156,14 @@ class RowTrimmer:
         self._keep(data[copied : len(data) - len(self._rest)])
 
     def _within_value(self, data: bytes, at: int) -> int:
-        """Return where the next bracket is, or a string that is not complete: there may be very many strings."""
+        """Return the offset of the next bracket or incomplete string: many strings are skipped at once."""
         found = _STRINGS.match(data, at)
         end = found.end() if found else at
         self._strings += data.count(b'"', at, end) // 2
         return end
 
     def _string(self, data: bytes, at: int) -> int:
-        """Return where the string ends, or the length of the data."""
+        """Return the offset of the end of the string, or the length of the data."""
         found = _IN_STRING.match(data, at)
         end = found.end() if found else at
         if data[end:] == b"\\":

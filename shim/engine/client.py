@@ -1,4 +1,4 @@
-"""The Docker Engine on its unix socket."""
+"""The client of the Docker Engine on its unix socket."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -37,7 +37,7 @@ from shim.engine.session import DockerSession, Params
 T = TypeVar("T")
 
 EVENTS_SECONDS = 30.0
-"""Bound on the wait for the beginning of the event stream."""
+"""Bound on the wait for the head of the event stream."""
 
 _UNIX = "unix://"
 
@@ -45,33 +45,33 @@ log = structlog.get_logger(__name__)
 
 
 class DockerEngine:
-    """Implementation of `shim.engine.interface.Engine` over `docker.APIClient`. Thread-safe.
+    """Implements `shim.engine.interface.Engine` over `docker.APIClient`. Thread-safe.
 
-    Nothing is sent before the first call. The API version is chosen with the first connection, and again after the
-    daemon has gone away.
+    The first call opens the first connection, which negotiates the API version. It is negotiated again after the daemon
+    has gone away.
     """
 
     def __init__(self, endpoint: str, *, request_timeout: float) -> None:
-        """Connect to nothing yet.
+        """Create a client without a connection.
 
         `endpoint` is `unix:///path`; `request_timeout` in seconds bounds each call, 0 leaves it to the scope.
         """
         path = endpoint.removeprefix(_UNIX)
         if not endpoint.startswith(_UNIX) or not path.startswith("/"):
-            raise InvalidArgument(f"docker endpoint {endpoint!r}: only unix:///path is supported")
+            raise InvalidArgument(f"Docker endpoint {endpoint!r}: only unix:///path is supported")
         self._timeout = request_timeout or None
         self._pool = Pool(path)
         self._session = DockerSession(self._pool, timeout=self._timeout)
         self._listed_images = ListReader(ImageSummary, what="image")
         self._daemon_pid = 0
-        """The last pid that was found."""
+        """The last known pid."""
 
     @property
     def api_version(self) -> ApiVersion:
-        """Implement `Engine.api_version`; FailedPrecondition when there is no version both sides know."""
+        """Implement `Engine.api_version`; raise FailedPrecondition without a common version."""
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(self._timeout))
-        with self._docker_call("ask docker's api version"), self._pool.lease(scope=scope, outer=outer) as connection:
+        with self._docker_call("ask Docker's API version"), self._pool.lease(scope=scope, outer=outer) as connection:
             return connection.version
 
     @property
@@ -81,17 +81,17 @@ class DockerEngine:
 
     def ping(self) -> None:
         """Implement `Engine.ping`."""
-        with self._docker_call("ping docker"):
+        with self._docker_call("ping Docker"):
             self._session.ping()
 
     def check_components(self) -> None:
         """Implement `Engine.check_components`."""
-        with self._docker_call("ask docker for the versions of its components"):
+        with self._docker_call("ask Docker for the versions of its components"):
             self._get("/version", _Versions, into=Whole(ANSWER))
 
     def info(self) -> EngineInfo:
         """Implement `Engine.info`."""
-        with self._docker_call("read docker's info"):
+        with self._docker_call("read Docker's info"):
             return self._get("/info", EngineInfo, into=Whole(INFO))
 
     def daemon_pid(self) -> int:
@@ -121,7 +121,7 @@ class DockerEngine:
             self._session.start(container_id)
 
     def stop_container(self, container_id: str, *, grace: int) -> None:
-        """Implement `Engine.stop_container`; the grace period comes on top of the request timeout."""
+        """Implement `Engine.stop_container`; the grace period is added to the request timeout."""
         within = None if self._timeout is None else self._timeout + grace
         with docker_call(f"stop container {container_id}", within=within):
             self._session.stop(container_id, timeout=grace)
@@ -243,16 +243,16 @@ class DockerEngine:
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """Implement `Engine.events`."""
-        # Docker sends the head of this response at once: the wait for it is short, however long other calls may take.
+        # Docker sends the head of this response at once, so the bound is short even if other calls may take long.
         timeout = EVENTS_SECONDS if self._timeout is None else min(self._timeout, EVENTS_SECONDS)
         return messages.events(self._session, since=since, timeout=timeout)
 
     def connections(self) -> dict[str, object]:
-        """Return how many connections there are, for people."""
+        """Return the numbers of connections, for people."""
         return self._pool.row()
 
     def close(self) -> None:
-        """Close the idle connections, and the others when their calls end. Idempotent."""
+        """Close the idle connections now, and busy connections when their calls end. Idempotent."""
         self._pool.close()
 
     def _docker_call(
@@ -261,7 +261,7 @@ class DockerEngine:
         return docker_call(what, within=self._timeout, refused=refused)
 
     def _get(self, path: str, shape: type[T], *, into: Whole | Rows, params: Params | None = None) -> T:
-        """Get an answer in bounded memory. The SDK would decode every field of it, also those that are not used."""
+        """Get an answer in bounded memory. The SDK would also decode the fields that are not used."""
         reply = self._session.request("GET", path, params=params, timeout=self._timeout, into=into)
         return decoded(reply.content, shape)
 
@@ -271,7 +271,7 @@ class DockerEngine:
 
 
 class _Versions(msgspec.Struct):
-    """Nothing of the answer is used, only that it came."""
+    """Decoding checks the answer, of which no field is used."""
 
 
 class _Created(msgspec.Struct, rename="pascal"):
@@ -292,13 +292,13 @@ class _Waited(msgspec.Struct, rename="pascal"):
 
 
 def _log_warnings(warnings: list[str] | None, *, container: str) -> None:
-    """Log the warnings for people. Their texts vary with the version: an inspect finds what Docker discarded."""
+    """Log Docker's warnings for people. Their texts vary; an inspect shows the settings that Docker has discarded."""
     for warning in warnings or ():
         log.info("warning from Docker", container=container, warning=warning)
 
 
 def _quote(name: str, *, safe: str = "") -> str:
-    """Quote an id or reference for a path. Raise NullResource, as the SDK does, for an empty one."""
+    """Quote an id or reference for a path. Raise NullResource, as the SDK does, if it is empty."""
     if not name:
         raise NullResource("Resource ID was not provided")
     return quote(name, safe=safe)

@@ -1,4 +1,4 @@
-"""One connection to the Engine's socket, whose waits end with a scope and from other threads."""
+"""A connection to the Engine's socket. A scope, or another thread, can end its waits."""
 
 import select
 import socket
@@ -15,25 +15,25 @@ ApiVersion = tuple[int, int]
 T = TypeVar("T")
 
 READ_BYTES = 64 * 1024
-"""Bytes of one read."""
+"""Bytes of a read."""
 
 MAX_DRAIN = 1024 * 1024
-"""Bytes read of an abandoned response, so that its connection can be used again."""
+"""Bytes read from an abandoned response, so that its connection can be used again."""
 
 _CONNECT_RETRY_SECONDS = 0.01
-"""Between two tries to connect to a listener whose queue is full."""
+"""Between two attempts to connect to a listener whose queue is full."""
 
 
 class ConnectionLost(Exception):
-    """The connection failed, or there is none. The text is the cause."""
+    """The connection failed or could not be opened. The text is the cause."""
 
 
 class TimedOut(Exception):
-    """The time of the scope ran out before the answer came."""
+    """The scope expired before the answer came."""
 
 
 class DockerConnection:
-    """A connected socket and the bytes that have arrived on it. One thread sends and reads; any may `abort`."""
+    """A connected socket and its unread bytes. One thread sends and reads; any thread may `abort`."""
 
     __slots__ = (
         "_body",
@@ -52,20 +52,20 @@ class DockerConnection:
 
     def __init__(self, connected: socket.socket) -> None:
         self.version: ApiVersion = (0, 0)
-        """What the daemon at the other end speaks; a daemon that restarts takes its connections with it."""
+        """The API version of the daemon; a restart of the daemon ends its connections."""
         self.idle_since = 0.0
-        """When its last use ended, by the monotonic clock; kept by the pool."""
+        """When the last use ended, by the monotonic clock; set by the pool."""
         self._socket = connected
         self._buffer = bytearray()
         self._body: http1.Body | None = None
         self._keep_alive = True
         self._is_abandoned = False
         self._drained = 0
-        """Bytes of an abandoned response that have been read."""
+        """Bytes read from an abandoned response."""
         self._lock = threading.Lock()
         self._use = 0
         self._busy = 0
-        """Threads that use the socket right now."""
+        """The number of threads that are using the socket."""
         self._closed = False
 
     def request(
@@ -79,7 +79,7 @@ class DockerConnection:
         try:
             while (head := http1.take_head(self._buffer)) is None:
                 if not self._receive(scope):
-                    raise ConnectionLost("the engine closed the connection without an answer")
+                    raise ConnectionLost("the Engine closed the connection without an answer")
             self._body = http1.body_of(head, method=method)
         except http1.MalformedResponse as cause:
             raise ConnectionLost(str(cause)) from cause
@@ -100,7 +100,7 @@ class DockerConnection:
         return piece
 
     def read_all(self, scope: Scope, *, into: Whole | Rows) -> bytes:
-        """Read the rest of the response body. Raise TooLarge when it is more than `into` takes."""
+        """Read the rest of the response body. Raise TooLarge beyond the bound of `into`."""
         while piece := self.read(scope):
             into.take(piece)
         return into.content()
@@ -113,9 +113,9 @@ class DockerConnection:
         return bytes(found[:most])
 
     def read_raw(self, scope: Scope, *, most: int = READ_BYTES) -> bytes:
-        """Read the next bytes of an upgraded connection, those that came with the head first; empty at its end.
+        """Read the next bytes of an upgraded connection, first the bytes that came with the head; empty at its end.
 
-        `most` bounds a read from the socket, and the memory it holds while it waits.
+        `most` bounds the read from the socket, and the memory of the waiting read.
         """
         if self._buffer:
             piece = bytes(self._buffer)
@@ -128,7 +128,7 @@ class DockerConnection:
         self._with_socket(lambda connected: connected.sendall(data), scope=scope)
 
     def send_eof(self) -> None:
-        """Close the sending direction only: the peer reads end of file and may still send."""
+        """Close the sending direction: the peer reads end of file and may still send."""
         self._with_socket(lambda connected: connected.shutdown(socket.SHUT_WR), scope=Scope())
 
     def abandon(self) -> None:
@@ -137,12 +137,12 @@ class DockerConnection:
 
     @property
     def reusable(self) -> bool:
-        """Whether the next request can use it; after `abandon` only once `drain_abandoned` returned True."""
+        """Whether the next request can use it; after `abandon` only once `drain_abandoned` has returned True."""
         body = self._body
         return self._keep_alive and body is not None and (self._is_abandoned or (body.done and not self._buffer))
 
     def drain_abandoned(self) -> bool:
-        """Drop what has arrived of an abandoned response, without waiting. Return whether it is complete."""
+        """Drop the available bytes of an abandoned response, without waiting. Return whether it is complete."""
         while self._is_abandoned and self._body is not None:
             try:
                 while piece := self._body.take(self._buffer):
@@ -160,23 +160,23 @@ class DockerConnection:
         return True
 
     def alive(self) -> bool:
-        """Whether the idle connection is still open: it has nothing to read, not even its end."""
+        """Return whether the idle connection is still open: nothing can be read, not even end of file."""
         return not self._has_input()
 
     def _has_input(self) -> bool:
-        """Whether a read would not block, be it for the end of the connection."""
+        """Return whether a read would not block, which includes end of file."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def begin_use(self) -> int:
-        """Return the ticket with which `abort` ends this use of the connection, and no later one."""
+        """Return a ticket, so that `abort` ends only this use of the connection."""
         with self._lock:
             self._use += 1
             return self._use
 
     def abort(self, use: int) -> None:
-        """End every wait on the connection, from any thread, if it still serves `use`."""
+        """End every wait on the connection, from any thread, if `use` is its current use."""
         with self._lock:
             if use == self._use:
                 self._use += 1
@@ -199,7 +199,7 @@ class DockerConnection:
             self._close_if_unused()
 
     def _receive(self, scope: Scope) -> bool:
-        """Wait for bytes and keep them; False at the end of the connection."""
+        """Wait for bytes and buffer them; return False at the end of the connection."""
         data = self._receive_raw(scope)
         self._buffer += data
         return bool(data)
@@ -215,8 +215,8 @@ class DockerConnection:
     def _with_socket(self, operation: Callable[[socket.socket], T], *, scope: Scope) -> T:
         """Run an operation that may wait on the socket.
 
-        The descriptor is not closed in the meantime: its number could be reused by another connection, whose answer
-        this thread would then read.
+        The descriptor is not closed meanwhile. Otherwise another connection could reuse its number, and this thread
+        would read the answer of that connection.
         """
         with self._lock:
             if self._closed:
@@ -226,7 +226,7 @@ class DockerConnection:
             left = scope.remaining()
             if left is not None and left <= 0:
                 raise TimedOut
-            # Also where it has the same value already: another thread may be setting it, which takes two steps.
+            # Set it even if unchanged: another thread may be setting it, which takes two steps.
             self._socket.settimeout(left)
             return operation(self._socket)
         except TimeoutError as cause:
@@ -239,23 +239,23 @@ class DockerConnection:
                 self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Close the descriptor once no thread uses it. The lock is held."""
+        """Close the descriptor once no thread uses it. The caller holds the lock."""
         if self._closed and not self._busy:
             self._socket.close()
 
 
 def text_from_version(version: ApiVersion) -> str:
-    """Write a version as in Docker's URLs, without the `v`."""
+    """Return a version as Docker's URLs have it, without the `v`."""
     return f"{version[0]}.{version[1]}"
 
 
 def connect(path: str, *, scope: Scope) -> DockerConnection:
-    """Connect to the unix socket at `path`. Raise ConnectionLost also when the scope is cancelled during the wait."""
+    """Connect to the unix socket at `path`. Raise ConnectionLost also if the scope is cancelled, or TimedOut."""
     return DockerConnection(connected_socket(path, scope=scope))
 
 
 def connected_socket(path: str, *, scope: Scope) -> socket.socket:
-    """Return the bare socket of `connect`."""
+    """Return a socket connected to `path`; errors as for `connect`."""
     try:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as cause:  # no descriptor is free
@@ -272,8 +272,8 @@ def connected_socket(path: str, *, scope: Scope) -> socket.socket:
 
 
 def _wait_connected(connecting: socket.socket, path: str, *, scope: Scope) -> None:
-    # Strategy: poll. The kernel connects at once, or refuses while the accept queue of the listener is full. It does
-    # not report when there is room again, except to a blocking connect, which no cancellation would end.
+    # Poll: the kernel connects at once, or refuses while the accept queue of the listener is full. It reports room in
+    # the queue only to a blocking connect, which cannot be cancelled.
     connecting.setblocking(False)
     cancelled = threading.Event()
     with scope.on_cancel(cancelled.set):
@@ -289,5 +289,5 @@ def _wait_connected(connecting: socket.socket, path: str, *, scope: Scope) -> No
 def _shut(connected: socket.socket) -> None:
     try:
         connected.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the peer has closed already: nothing waits on it any more
+    except OSError:  # the peer has closed the connection, so nothing waits on it
         return

@@ -1,4 +1,4 @@
-"""An Engine whose calls are reported to `shim.base.meter`, by operation and result."""
+"""Reports the calls to an Engine to `shim.base.meter`, by operation and result."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +12,7 @@ _QUIET = frozenset({"close", "daemon_pid"})
 
 
 class _Counted:
-    """Delegates every call. Wrapping by name avoids one more list of all operations."""
+    """Delegates every call by name, which avoids another list of all operations."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -22,13 +22,13 @@ class _Counted:
         if not callable(found) or name in _QUIET:
             return found
         wrapped = _reporting(name, found)
-        # Cached: __getattr__ is called for missing attributes only.
+        # Cache the wrapper: __getattr__ is called only for missing attributes.
         setattr(self, name, wrapped)
         return wrapped
 
 
 def counted(engine: Engine) -> Engine:
-    """Return the same Engine, with its calls reported."""
+    """Return `engine` with its calls reported."""
     return cast("Engine", _Counted(engine))
 
 
@@ -46,7 +46,7 @@ def _reporting(operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _measure_opening(operation: str, stream: AbstractContextManager[Any]) -> Iterator[Any]:
-    """Report the opening of a stream, not the time it stays open."""
+    """Report how long opening a stream takes, not how long the stream stays open."""
     with timed(Kind.DOCKER, operation):
         value = stream.__enter__()
     try:

@@ -1,4 +1,4 @@
-"""The process of the Engine."""
+"""Finds the process of the Engine."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from shim.engine.connection import ConnectionLost, TimedOut, connected_socket
 
 PROC = Path("/proc")
 
-# Of linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
+# From linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
@@ -21,27 +21,27 @@ _FILE = 1
 _HEADER = struct.Struct("=IHHII")
 """Length, type, flags, sequence, port."""
 _REQUEST = struct.Struct("=BxxxIIIII")
-"""Family, states, inode, what to show, cookie."""
+"""Family, states, inode, attributes to return, cookie."""
 _SOCKET = struct.Struct("=4xI8x")
 _ATTRIBUTE = struct.Struct("=HH")
 _PLACE = struct.Struct("=II")
 _NUMBER = 0xFFFFFFFF
-"""Inodes are cut to it."""
+"""The mask of the inodes in an answer."""
 _MINOR_BITS = 20
-"""Of a device number inside the kernel."""
+"""Bits of the minor number in the kernel's device numbers."""
 _DATAGRAM = 1 << 16
 
 _UCRED = struct.Struct("3i")
 _CONNECT_SECONDS = 1.0
-"""The kernel connects to a daemon that listens at once, unless too many others wait to be accepted."""
+"""The kernel connects to a listening daemon at once, unless its accept queue is full."""
 
 
 def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
     """Return the pid of the process behind the unix socket at `path`, 0 if it is not visible in this pid namespace.
 
-    The kernel names the process that called `listen`. With socket activation (Debian's docker.socket) that is pid 1,
-    so then the daemon is the other process that holds the same listening socket. `likely` is the pid found before: if
-    it is still the one, the other processes of the machine are not searched.
+    The kernel names the process that called `listen`. With socket activation (Debian's docker.socket) this is pid 1,
+    and the daemon is the other process that holds the listening socket. `likely` is the last known pid: if it is still
+    right, no other process is searched.
     """
     listener = _listener_pid(path)
     if listener != 1:
@@ -64,10 +64,10 @@ def _listener_pid(path: str) -> int:
 
 
 def listening_inodes(path: str) -> set[int]:
-    r"""Return the inodes of the sockets that listen on the file at `path`; none where the kernel cannot be asked.
+    r"""Return the inodes of the sockets that listen on the file at `path`; none if the kernel does not answer.
 
-    By device and inode of the file, not by its name: any user may bind a socket to the same path in a mount namespace
-    of their own, and an abstract name with `\n` adds any line to /proc/net/unix.
+    The file is identified by device and inode. Names would not do: any user can bind a socket to the same path in
+    another mount namespace, and an abstract name with `\n` can add any line to /proc/net/unix.
     """
     try:
         file = Path(path).stat()
@@ -78,23 +78,23 @@ def listening_inodes(path: str) -> set[int]:
 
 
 def _dump() -> Iterator[bytes]:
-    """Ask the kernel for all unix sockets of this network namespace that listen, sock_diag(7)."""
+    """Yield the kernel's messages about all listening unix sockets of this network namespace (sock_diag(7))."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
-        kernel.connect((0, 0))  # nobody else is heard
+        kernel.connect((0, 0))  # receive only from the kernel
         request = _REQUEST.pack(socket.AF_UNIX, _LISTENING, 0, _SHOW_FILE, _NUMBER, _NUMBER)
         kernel.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 0, 0) + request)
         while True:
             answer = kernel.recv(_DATAGRAM)
             while answer:
                 size, kind, *_ = _HEADER.unpack_from(answer)
-                if kind != _BY_FAMILY:  # the end, or an error: a kernel without this answer
+                if kind != _BY_FAMILY:  # the end of the dump, or an error from a kernel without unix_diag
                     return
                 yield answer[_HEADER.size : size]
                 answer = answer[_aligned(size) :]
 
 
 def _listener(message: bytes) -> tuple[int, tuple[int, int] | None]:
-    """Return the inode of a socket, and inode and device of the file that it is bound to, None for an abstract name."""
+    """Return the inode of a socket, and the inode and device of its file (None for an abstract name)."""
     (inode,) = _SOCKET.unpack_from(message)
     rest = message[_SOCKET.size :]
     while rest:
@@ -111,8 +111,8 @@ def _aligned(size: int) -> int:
 
 
 def holds(process: Path, held: set[str]) -> bool:
-    """Return whether a process, by its directory in /proc, has one of these open, as links of its `fd` name them."""
+    """Return whether a process, given as a directory in /proc, has a file open whose `fd` link is in `held`."""
     try:
         return any(str(link.readlink()) in held for link in (process / "fd").iterdir())
-    except OSError:  # it has ended, or its files may not be read
+    except OSError:  # it has exited, or its files may not be read
         return False

@@ -1,4 +1,4 @@
-"""Decoded JSON of the Engine, converted into the shapes of `shim.engine.answers`."""
+"""Converts the Engine's JSON into the shapes of `shim.engine.answers`."""
 
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 def read(answer: Any, shape: type[T]) -> T:
-    """Convert a decoded answer; `null` where the shape has none counts as missing. Raise msgspec.ValidationError."""
+    """Convert a decoded answer; an unexpected `null` counts as missing. Raise msgspec.ValidationError."""
     try:
         return msgspec.convert(answer, shape)
     except msgspec.ValidationError:
@@ -19,7 +19,7 @@ def read(answer: Any, shape: type[T]) -> T:
 
 
 def decoded(content: bytes, shape: type[T]) -> T:
-    """Decode an answer, as `read`."""
+    """Decode an answer and convert it as `read` does."""
     try:
         return msgspec.json.decode(content, type=shape)
     except msgspec.ValidationError:
@@ -35,18 +35,18 @@ def _without_nulls(value: Any) -> Any:
 
 
 class ListReader(Generic[T]):
-    """Converts a list whose entries are independent: one that cannot be read costs only itself. Thread-safe."""
+    """Converts lists and leaves out unreadable entries. Thread-safe."""
 
     def __init__(self, shape: type[T], *, what: str) -> None:
-        """Create a reader of lists of `shape`; `what` names one entry, for the log."""
+        """Create a reader of lists of `shape`; `what` names the kind of an entry in the log."""
         self._shape = shape
         self._what = what
         self._logged: set[str] = set()
 
     def read(self, answer: Any) -> list[T]:
-        """Convert the entries. Those that cannot be read are left out and logged, once while they stay as they are.
+        """Convert the entries; leave out unreadable entries, and log each once until it changes.
 
-        Raise msgspec.ValidationError for what is not a list.
+        Raise msgspec.ValidationError if `answer` is not a list.
         """
         try:
             found = read(answer, list[self._shape])  # type: ignore[name-defined] # a shape is only known at run time

@@ -1,10 +1,10 @@
-"""Failures of the Engine that the domain distinguishes, beyond the classes of `shim.domain.errors`."""
+"""Errors of the Engine that callers distinguish, in addition to `shim.domain.errors`."""
 
 from shim.domain.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShimError
 
 
 class NameConflict(AlreadyExists):
-    """The container name is taken; `holder` is the id of the container that has it, if Docker reported it."""
+    """The container name is taken; `holder` is the id of its container, if Docker reports it."""
 
     def __init__(self, message: str, *, holder: str) -> None:
         super().__init__(message)
@@ -12,19 +12,19 @@ class NameConflict(AlreadyExists):
 
 
 class RemovalInProgress(FailedPrecondition):
-    """This container is being removed already."""
+    """The container is already being removed."""
 
 
 class NoCommand(InvalidArgument):
-    """Neither the container to be made nor its image names a program."""
+    """Neither the container nor its image names a program."""
 
 
 class LogOptionsClash(InvalidArgument):
-    """Docker has merged an option of its own configuration into those of a log, and refuses the two together."""
+    """An option of dockerd's log-opts conflicts with the log options of the container."""
 
 
 class MountNameTooLong(FailedPrecondition):
-    """Docker cannot mount an image: the name that it gives the mount is longer than that of a file may be."""
+    """Docker cannot mount an image: its name for the mount is too long for a file name."""
 
 
 class RegistryUnavailable(ShimError):
@@ -32,12 +32,12 @@ class RegistryUnavailable(ShimError):
 
 
 class TooManyRequests(RegistryUnavailable):
-    """The registry has had too many requests: of this account, or from this address."""
+    """The registry got too many requests from this account or address."""
 
 
 class RegistryDenied(ShimError):
-    """The registry did not accept the credentials, or wants some."""
+    """The registry requires credentials or rejected them."""
 
 
 class RegistryErrorUnknown(ShimError):
-    """The registry refused the image, and the Engine does not report why: it may want other credentials."""
+    """The registry refused the image and the Engine does not report why; other credentials may work."""

@@ -15,7 +15,7 @@ from shim.base.proc import value_of
 from shim.config.model import RestrictOomScoreAdj
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
-from shim.engine.hanging import answered_within
+from shim.engine.timeouts import answered_within
 from shim.engine.interface import Engine
 
 log = structlog.get_logger(__name__)
@@ -23,40 +23,39 @@ log = structlog.get_logger(__name__)
 ANSWER_SECONDS = 4.0
 """How long Status and Version wait for Docker, so that they answer within 5 s.
 
-Docker answers a ping from memory and takes no lock for it: also on a machine whose processors and disks are busy it
-takes milliseconds. Four seconds without an answer mean that the process does not run. One that does again is ready at
-the next Status, which a kubelet asks for every 5 s, and no pod is evicted for that.
+Docker answers a ping from memory without a lock, within milliseconds even on a busy machine. If it takes four seconds,
+its process is not running. Once it runs again, the next Status reports it as ready; the kubelet asks for the status
+every 5 s, and evicts no pod for one failure.
 """
 PROMPT_SECONDS = 0.02
-"""How long Status waits for a ping of a Docker that has answered another call less than RECENT_SECONDS ago.
+"""How long Status waits for a ping if Docker has answered another call within RECENT_SECONDS.
 
-A dockerd that stops hundreds of containers at once takes up to a second for a ping, and is not ill.
+A dockerd that stops hundreds of containers at once may take a second for a ping without being hung.
 """
 RECENT_SECONDS = 2.0
-"""So long after its last answer Docker counts as one that answers. Less than half of the 5 s after which a kubelet asks
-again, so that a Docker that hangs shows in the next Status at the latest."""
+"""Docker counts as responsive for this long after its last answer. This is less than half of the kubelet's 5 s between
+two Status calls, so that the next Status at the latest reports a hung Docker."""
 KEPT_SECONDS = 1.0
-"""How long Version waits for Docker if it has an earlier answer to return."""
+"""How long Version waits for Docker if it can return an earlier answer."""
 INFO_SECONDS = 30.0
-"""Bound on reading Docker's `info`, which takes locks of containers and is slow while Docker starts hundreds."""
+"""Bound on reading Docker's `info`, which takes locks of containers and is slow while Docker starts many of them."""
 INFO_AGE = 60.0
 """Seconds after which Status refreshes the `info` in the background."""
 INFO_TRUSTED = 120.0
-"""Seconds after which an Engine that answers pings, but not one `info` within INFO_SECONDS, has to prove by a call to
-its components that it works."""
+"""Seconds after which an Engine that answers pings but no `info` must answer a call to its components."""
 CURRENT_SECONDS = 1.0
-"""How long to wait for a refreshed description if there is an earlier one, or another check to make."""
+"""How long to wait for a refreshed description if an earlier description or another check can serve instead."""
 
-PING = "ping docker"
-_READ = "read docker's info"
-_COMPONENTS = "ask docker for the versions of its components"
+PING = "ping Docker"
+_READ = "read Docker's info"
+_COMPONENTS = "ask Docker for the versions of its components"
 
 CAP_SYS_RESOURCE = 24
-"""Bit of the capability that may lower an OOM score (capabilities(7))."""
+"""Bit of the capability to lower an OOM score (capabilities(7))."""
 
 
 class Kept(Protocol):
-    """Docker's last known description, kept over restarts of this server; empty if there is none yet."""
+    """Docker's last known description, which outlives the server; empty at first."""
 
     @property
     def server_version(self) -> str:
@@ -74,10 +73,10 @@ class Kept(Protocol):
 
 
 class EngineFacts:
-    """The Engine's `info`, read rarely, its health, and the lowest OOM score it can set. Thread-safe.
+    """The Engine's cached `info`, its health check, and the lowest OOM score that it can set. Thread-safe.
 
-    `info` takes the daemon tens of milliseconds, so RunPodSandbox must not ask it each time: the Status RPC, which
-    the kubelet calls every few seconds, keeps it fresh.
+    `info` takes the daemon tens of milliseconds, so RunPodSandbox must not request it each time. The Status RPC, which
+    the kubelet calls every few seconds, keeps the cache fresh.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class EngineFacts:
         kept: Kept | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        """Read nothing yet. `kept` outlives the server; None keeps nothing."""
+        """`kept` stores the description across restarts of the server; None stores nothing."""
         self._engine = engine
         self._proc = proc
         self._restrict = restrict_oom_score_adj
@@ -97,7 +96,7 @@ class EngineFacts:
         self._info: EngineInfo | None = None
         self._read_at = 0.0
         self._daemon = 0
-        """Number of daemons so far: the calls of `refresh`."""
+        """The number of daemons so far, which `refresh` counts."""
         self._described = 0
         """The daemon that `_info` describes."""
         self._oom_floor: int | None = None
@@ -108,7 +107,7 @@ class EngineFacts:
     def info(self, *, max_age: float | None = None) -> EngineInfo:
         """Return the Engine's description, at most `max_age` seconds old; None accepts any age.
 
-        Raise what the Engine does, and DeadlineExceeded after INFO_SECONDS.
+        Raise the Engine's errors, and DeadlineExceeded after INFO_SECONDS.
         """
         info = self._info
         if info is not None and (max_age is None or self._age() <= max_age):
@@ -116,9 +115,9 @@ class EngineFacts:
         return self._read()
 
     def check_answers(self) -> None:
-        """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share one ping.
+        """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share a ping.
 
-        Raise a ShimError that names the call which was not answered, or refused.
+        Raise a ShimError that names the unanswered or refused call.
         """
         end = time.monotonic() + ANSWER_SECONDS
         if not self._answers_promptly():
@@ -134,9 +133,9 @@ class EngineFacts:
             self._info_reads.begin()
 
     def refresh(self) -> None:
-        """Start to read the description again: from now on the Engine may be another daemon.
+        """Start to read the description again, since the Engine may be another daemon from now on.
 
-        Calls that need it wait CURRENT_SECONDS for it, and then use the earlier one.
+        Calls that need the description wait CURRENT_SECONDS for it, and then use the earlier description.
         """
         with self._lock:
             self._daemon += 1
@@ -147,9 +146,9 @@ class EngineFacts:
             log.debug("cannot read Docker's info yet", error=error)
 
     def server_version(self) -> str:
-        """Return the Engine's version, from its last answer while it does not answer.
+        """Return the Engine's version, from its last answer if it does not answer now.
 
-        Raise Unavailable if it does not answer and never has.
+        Raise Unavailable if it has never answered.
         """
         if (info := self._current()) is not None:
             return info.server_version
@@ -157,16 +156,16 @@ class EngineFacts:
         return self._fact("version", lambda info: info.server_version, kept=kept)
 
     def cgroup_driver(self) -> str:
-        """Return the Engine's cgroup driver; as `server_version`."""
+        """Return the Engine's cgroup driver, as `server_version` does."""
         if (info := self._current()) is not None:
             return info.cgroup_driver
         kept = self._kept.cgroup_driver if self._kept else ""
         return self._fact("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
 
     def _answers_promptly(self) -> bool:
-        """Start a ping. Return True once it is answered, and after PROMPT_SECONDS if another call has been recently.
+        """Return whether Docker has answered another call recently; if so, first ping it for up to PROMPT_SECONDS.
 
-        Return False without a recent answer, and raise a refusal as `check_answers` does.
+        Raise the error of a refused ping.
         """
         if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
             return False
@@ -182,13 +181,13 @@ class EngineFacts:
         return self._described != self._daemon
 
     def _current(self) -> EngineInfo | None:
-        """Return the description of the current daemon, or of an earlier one while it does not answer."""
+        """Return the description of the current daemon, or of an earlier daemon if the current one does not answer."""
         if self._info is not None and self._is_outdated:
             self._refresh_within(CURRENT_SECONDS)
         return self._info
 
     def _refresh_within(self, seconds: float) -> bool:
-        """Read the description again. Return whether it came within `seconds`."""
+        """Read the description again; return whether it was read within `seconds`."""
         try:
             with answered_within(seconds, what=_READ):
                 self._info_reads.join(what=_READ)
@@ -199,10 +198,10 @@ class EngineFacts:
         return True
 
     def _check_works(self, end: float) -> None:
-        """Check that the Engine answers `info` or a call to its components until `end` by the monotonic clock.
+        """Check that the Engine answers `info` or a call to its components before `end`, by the monotonic clock.
 
-        Engine 20.10 blocks `info` while a pull or login resolves the name of a registry, 15 to 25 s for a name that
-        cannot be resolved: a series of such pulls must not make the node not ready.
+        Engine 20.10 blocks `info` while a pull or login resolves the name of a registry, for 15 to 25 s if the name
+        cannot be resolved. A series of such pulls must not make the node not ready.
         """
         if self._refresh_within(min(CURRENT_SECONDS, end - time.monotonic())):
             return
@@ -211,7 +210,7 @@ class EngineFacts:
         log.debug("Docker's info is overdue, but its components answer", seconds=round(self._age()))
 
     def _fact(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
-        """Return a part of the description; wait a shorter time if there is something `kept` to return instead."""
+        """Return a part of the description, or `kept` after a shorter wait."""
         try:
             with answered_within(KEPT_SECONDS if kept else ANSWER_SECONDS, what=_READ):
                 return choose(self._info_reads.join(what=_READ))
@@ -223,12 +222,12 @@ class EngineFacts:
                 log.debug("using last known fact about Docker", what=what, kept=kept, error=str(error))
                 return kept
             raise Unavailable(
-                f"docker's {what} is not known, and docker has never answered this server: {error}; "
-                "start docker (systemctl start docker), or see journalctl --unit docker"
+                f"Docker's {what} is unknown, and Docker has never answered this server: {error}; "
+                "start Docker (systemctl start docker), or see journalctl --unit docker"
             ) from error
 
     def _age(self) -> float:
-        """Return the age of the description in seconds, infinity where there is none."""
+        """Return the age of the description in seconds, infinite without a description."""
         return math.inf if self._info is None else time.monotonic() - self._read_at
 
     def _ping(self) -> None:
@@ -258,7 +257,7 @@ class EngineFacts:
         kept.keep(server_version=info.server_version, cgroup_driver=info.cgroup_driver)
 
     def runtimes(self, *, wanted: str = "") -> dict[str, Runtime]:
-        """Return the runtimes by name, read again if `wanted` is missing: a daemon reload can add some."""
+        """Return the runtimes by name, read again if `wanted` is missing: a daemon reload can add runtimes."""
         runtimes = self.info().runtimes or {}
         if wanted and wanted not in runtimes:
             runtimes = self.info(max_age=0).runtimes or {}
@@ -266,14 +265,14 @@ class EngineFacts:
 
     @property
     def systemd_cgroups(self) -> bool:
-        """Whether Docker places containers by systemd slices."""
+        """Whether Docker places containers in systemd slices."""
         return (self._current() or self.info()).cgroup_driver == "systemd"
 
     def possible_oom_score_adj(self, wanted: int) -> int:
-        """Return `wanted`, or the lowest score Docker can set if that is higher (setting restrict_oom_score_adj).
+        """Return `wanted`, or the lowest score that Docker can set if this is higher (setting restrict_oom_score_adj).
 
-        Without CAP_SYS_RESOURCE no score can be set below that of the process that starts containers, and runc fails
-        with an error that does not name the cause.
+        Without CAP_SYS_RESOURCE Docker cannot set a score below its own, and runc fails with an error that does not
+        name the cause.
         """
         with self._lock:
             if self._oom_floor is None:
@@ -283,11 +282,11 @@ class EngineFacts:
     def _find_oom_floor(self) -> int:
         if self._restrict == "false":
             return -1000
-        # The daemon's limits count, not ours. Behind systemd's socket activation the peer is init, whose bounding
-        # set is what the daemon got.
+        # The daemon's limits count. Behind systemd's socket activation the peer is init, whose bounding set the daemon
+        # has inherited.
         daemon = self._proc / str(self._engine.daemon_pid() or "self")
         if not daemon.exists():
-            daemon = self._proc / "self"  # a daemon of another pid namespace: assume our own limits
+            daemon = self._proc / "self"  # a daemon in another pid namespace: assume the limits of this process
         if self._restrict == "auto" and may_lower_oom_scores(daemon):
             return -1000
         floor = int((daemon / "oom_score_adj").read_bytes())
@@ -296,21 +295,21 @@ class EngineFacts:
 
 
 def may_lower_oom_scores(process: Path) -> bool:
-    """Whether the process of a /proc/<pid>, or what it starts, may lower an OOM score.
+    """Return whether a process (`/proc/<pid>`) and its children may lower an OOM score.
 
-    The kernel asks for the capability in the initial user namespace. In another one, such as a rootless node's, the
-    bounding set is full all the same.
+    The kernel requires the capability in the initial user namespace. In another user namespace, such as a rootless
+    node's, the bounding set is full but does not help.
     """
     return _has_capability(process / "status", CAP_SYS_RESOURCE) and _maps_every_user(process / "uid_map")
 
 
 def _has_capability(status: Path, bit: int) -> bool:
-    """Whether a /proc/<pid>/status names the capability in its bounding set."""
+    """Return whether the bounding set in a /proc/<pid>/status has the capability."""
     return bool(int(value_of(status.read_bytes(), b"CapBnd") or b"0", 16) >> bit & 1)
 
 
 def _maps_every_user(uid_map: Path) -> bool:
-    """Whether a /proc/<pid>/uid_map is the initial user namespace's; a kernel without namespaces has no such file."""
+    """Return whether a /proc/<pid>/uid_map is the initial user namespace's, or missing in a kernel without them."""
     try:
         return uid_map.read_bytes().split() == [b"0", b"0", b"4294967295"]
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Errors of the Engine, mapped to those of the domain. The only place that reads Docker's error texts.
+"""Maps errors of the Engine to domain errors. No other module reads Docker's error texts.
 
-Docker's status codes are coarse (409 is a taken name, a running removal or a stopped container; 404 at create may be
-the image or a network), so the text decides where the code does not. The texts are those of Engine 20.10 to 28.
+Docker's status codes are coarse: 409 is a taken name, a removal in progress or a stopped container, and 404 at a create
+may concern the image or a network. The text resolves an ambiguous code. The texts are from Engine 20.10 to 28.
 """
 
 import re
@@ -39,10 +39,10 @@ from shim.engine.errors import (
 from shim.engine.runc import plain_start_error
 
 MAX_MESSAGE = 4096
-"""Characters kept of the text of an error."""
+"""Characters kept from the text of an error."""
 
 NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not JSON, have another shape, or are nested too deeply."""
+"""The errors of decoding bytes that are not JSON, have another shape, or are nested too deeply."""
 
 
 class Refused(Exception):
@@ -60,8 +60,8 @@ def docker_call(
 ) -> Iterator[None]:
     """Map every failure of the block to a domain error whose text begins with `what`, the operation and its id.
 
-    `within` is the request timeout in seconds that applies besides the scope's bound, for the message; `refused` maps
-    an error status for calls that need another mapping than `error_from_refusal`.
+    `within` is the request timeout in seconds, for the message; `refused` maps error statuses for calls that
+    `error_from_refusal` does not suit.
     """
     scope = deadline.current()
     scope.check(what)
@@ -72,14 +72,14 @@ def docker_call(
     except TimedOut as cause:
         scope.check(what)
         limit = "in time" if within is None else f"within {within:g} s"
-        raise DeadlineExceeded(f"{what}: docker did not answer {limit}") from cause
+        raise DeadlineExceeded(f"{what}: Docker did not answer {limit}") from cause
     except ConnectionLost as cause:
         scope.check(what)
-        raise Unavailable(f"{what}: docker cannot be reached: {cause}") from cause
+        raise Unavailable(f"{what}: Docker cannot be reached: {cause}") from cause
     except TooLarge as cause:
         raise ResourceExhausted(f"{what}: {cause}") from cause
     except NOT_JSON as cause:
-        raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
+        raise ShimError(f"{what}: Docker's answer cannot be read: {cause}") from cause
     except NullResource as cause:
         raise InvalidArgument(f"{what}: the id is empty") from cause
 
@@ -100,12 +100,12 @@ def refusal_message(content: bytes) -> str:
 _HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-f]*)')
 _REMOVING = re.compile(r"removal of container \S+ is already in progress")
 _NOT_RUNNING = re.compile(r"\bContainer \S+ is not running\b")
-"""Engine 20.10 has no status of its own for it where the container of a prepared exec has ended."""
+"""Engine 20.10 has no separate status for a created exec whose container has exited."""
 _VERSION = re.compile(r"client version \S+ is too (new|old)")
 
 
 def is_about_version(refused: Refused) -> bool:
-    """Whether the daemon does not support the API version of the request: it may have been replaced behind a proxy."""
+    """Return whether the daemon does not support the API version of the request, as after a replacement of dockerd."""
     return refused.status == 400 and _VERSION.search(refused.message) is not None
 
 
@@ -120,7 +120,7 @@ def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
     if _NOT_RUNNING.search(message):
         return FailedPrecondition(text)
     if refused.status == 404 and message == "page not found":
-        return Unsupported(f"{what}: this docker has no such call")  # the object may exist all the same
+        return Unsupported(f"{what}: this Docker has no such call")  # the object may exist
     kinds: dict[int, type[ShimError]] = {
         400: InvalidArgument,
         404: NotFound,
@@ -141,18 +141,18 @@ def _error_from_conflict(text: str, message: str) -> ShimError:
 
 _NO_COMMAND = re.compile(r"^no command specified$", re.IGNORECASE)
 _LONG_MOUNT_NAME = re.compile(r"/rootfs/\w+/[0-9a-f]{256,}: file name too long$")
-"""Of an image that is mounted, from Engine 29 on."""
+"""An image mount, from Engine 29 on."""
 _LOG_OPTIONS = re.compile(r"^logger: max-buffer-size option is only supported with")
 _NO_DIRECTORY = re.compile(r"^Cannot mkdir: ")
 
 
 def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> ShimError:
-    """Return the error of a create: a 404 is about the image, or about another object the body names."""
+    """Return the error of a create; a 404 concerns the image or another object in the body."""
     what = f"create container {name}"
     if _NO_COMMAND.search(refused.message):
         return NoCommand(f"{what}: image {image} names no command either")
     if _LONG_MOUNT_NAME.search(refused.message):
-        return MountNameTooLong(f"{what}: docker names the mount of an image by its path, and the name is too long")
+        return MountNameTooLong(f"{what}: Docker names the mount of an image by its path, and the name is too long")
     if _LOG_OPTIONS.search(refused.message):
         return LogOptionsClash(f"{what}: log-opts of dockerd: {refused.message}")
     if _NO_DIRECTORY.search(refused.message):
@@ -168,10 +168,10 @@ def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> Shi
 
 
 def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimError:
-    """Return the error of a start: what runc or the daemon reports is a failure of the container; its text is kept.
+    """Return the error of a start, with the text of runc or the daemon.
 
-    Newer Engines answer 400 for a command that does not exist and 404 for a missing network, which are faults of
-    the container, not of the caller's argument; only a missing container is NotFound.
+    Newer Engines answer 400 for a missing command and 404 for a missing network. Both are failures of the container,
+    not of the argument; only a missing container is NotFound.
     """
     what = f"start container {container_id}"
     cause = plain_start_error(refused.message)
@@ -189,9 +189,9 @@ _UNREACHABLE = re.compile(
     | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
     | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
     | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
-    # The words behind the number are those of the registry or of a proxy.
+    # A registry or proxy chooses the words behind the number.
     | unexpected\ status\b.*:\ 5\d\d\b
-    # The containerd store omits the code when the registry sends a text.
+    # The containerd image store omits the code if the registry sends a text.
     | service\ unavailable | error\ from\ registry:\ unavailable
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -201,8 +201,8 @@ _TOO_MANY = re.compile(
     re.IGNORECASE,
 )
 _HTTPS_FALLBACK = re.compile(r"sent an HTTP request to an HTTPS server", re.IGNORECASE)
-"""Engine 20.10 falls back to plain HTTP for a registry on loopback after any failure of HTTPS, and reports the second
-failure only."""
+"""For a registry on loopback, Engine 20.10 falls back to plain HTTP after any failure of HTTPS, and reports only the
+failure of HTTP."""
 _LIKELY = "credentials may be missing or wrong"
 _DENIED = re.compile(
     r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
@@ -214,7 +214,7 @@ _MISSING = re.compile(
     re.IGNORECASE,
 )
 _NO_REASON = re.compile(r"^\s*unknown:?\s*$", re.IGNORECASE)
-"""Docker's text for a refusal that came without one; it does not report the status either."""
+"""Docker's text for a refusal without a text. Docker does not report its status either."""
 
 _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] = (
     (_TOO_MANY, 429, TooManyRequests),
@@ -223,14 +223,14 @@ _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] 
     (_MISSING, 404, NotFound),
     (_NO_REASON, None, RegistryErrorUnknown),
 )
-"""Texts and statuses of the Engine's answer, and the error for each; the first match counts."""
+"""The error for each text or status of the Engine's answer; the first match counts."""
 
 
 def _without_names(message: str, image: references.Reference) -> str:
-    """Remove the image in all spellings that Docker and registries use, the longest first."""
+    """Remove the image in all spellings of Docker and of registries, the longest first."""
     tag_or_digest = image.digest or image.tag
     full = (str(image), image.familiar(), f"/v2/{image.path}/manifests/{tag_or_digest}", f"/v2/{image.path}/")
-    # A name of one word may be what the registry says, as in "denied: requested access to the resource is denied".
+    # A name of one word may be part of the registry's text: "denied: requested access to the resource is denied".
     bare = (name for name in (image.name, image.familiar_name, image.path) if "/" in name)
     for spelling in (*full, *bare):
         message = message.replace(spelling, "")
@@ -240,15 +240,15 @@ def _without_names(message: str, image: references.Reference) -> str:
 def error_from_pull_failure(message: str, *, reference: str, status: int = 0) -> ShimError:
     """Return the error of a failed pull, classified by the text of the answer or of the progress stream.
 
-    Order matters: "pull access denied ... repository does not exist or may require 'docker login'" is a denial,
-    and "dial tcp ...: connect: permission denied" is not. The names of the image are removed
-    first, since they could contain any of the searched words.
+    The order matters: "pull access denied ... repository does not exist or may require 'docker login'" is a denial, and
+    "dial tcp ...: connect: permission denied" is not. The names of the image are removed first, since they may contain
+    any of the searched words.
     """
     text = f"pull image {reference}: {message}"
     searched = _without_names(message, references.parse(reference))
     if _HTTPS_FALLBACK.search(searched):
         return RegistryErrorUnknown(
-            f"{text} (HTTPS was tried first, and docker does not report why that failed: {_LIKELY})"
+            f"{text} (HTTPS was tried first, and Docker does not report why it failed: {_LIKELY})"
         )
     for pattern, code, kind in _PULL_FAILURES:
         if pattern.search(searched) or status == code:

@@ -1,7 +1,7 @@
-"""The raw two-way connection that an exec or attach becomes once Docker has upgraded it.
+"""Upgrades a connection for an exec or attach, and carries its raw bytes in both directions.
 
-The SDK's sockets for this drop output that arrives together with the `101` and give up after 60 s of silence, so the
-shim upgrades connections itself.
+The SDK's sockets drop output that arrives together with the `101` and give up after 60 s of silence, so the server
+upgrades connections itself.
 """
 
 import time
@@ -17,21 +17,21 @@ from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, Mal
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
 BATCH_SECONDS = 0.0008
-"""Longest pause before the next read of output that keeps coming. Docker mostly writes 4 KiB at a time: one read and
-one send for each took as much processor time as dockerd, which produces the output."""
+"""Longest pause before the next read of continuous output. Docker mostly writes 4 KiB at a time: a read and a send for
+each piece took as much processor time as dockerd, which produces the output."""
 BATCH_BYTES = 128 * 1024
-"""A pause is no longer than so many bytes take to arrive. The socket holds 176 KiB of pieces of 4 KiB; once it is full,
-the daemon has to be woken for each piece."""
+"""A pause ends before this many bytes have arrived. The socket holds 176 KiB in pieces of 4 KiB; once it is full, the
+daemon has to be woken for each piece."""
 FLOWING_SECONDS = 0.001
-"""Output keeps coming as long as no read waits longer than this."""
+"""Output is continuous while no read waits longer than this."""
 
 MIN_READ_BYTES = 16 * 1024
 MAX_READ_BYTES = 256 * 1024
-"""Bounds of the bytes of one read. A session may wait for hours, and holds that memory."""
+"""Bounds on the size of a read. A session may wait for hours, and holds this memory meanwhile."""
 
 
 class ReadBatching:
-    """Batches small pieces of output: how long to pause before the next read, and how much to read then."""
+    """Batches small pieces of output by short pauses before reads."""
 
     __slots__ = ("_clock", "_ended", "_most", "_rest", "_sleep")
 
@@ -45,7 +45,7 @@ class ReadBatching:
         self._ended = clock()
 
     def read(self, read: Callable[[int], bytes]) -> bytes:
-        """Return what `read` returns, after a short pause if the output keeps coming in small pieces."""
+        """Call `read` with a size and return its bytes, after a short pause if output is continuous in small pieces."""
         if self._rest:
             self._sleep(self._rest)
         began = self._clock()
@@ -62,7 +62,7 @@ class ReadBatching:
 
 
 class HijackedStream:
-    """One upgraded connection. One thread reads, one may write; any may `close`."""
+    """An upgraded connection. One thread reads, one may write; any thread may `close`."""
 
     def __init__(self, stream: ResponseStream, what: str) -> None:
         self._stream = stream
@@ -71,7 +71,7 @@ class HijackedStream:
         self._batching = ReadBatching()
 
     def read(self) -> bytes:
-        """Wait for the next raw bytes (what a process with a terminal writes); empty at the end."""
+        """Wait for the next raw bytes, the output of a process with a terminal; empty at the end."""
         with docker_call(self._what):
             piece = self._batching.read(self._stream.read_raw)
         if not piece:
@@ -82,8 +82,8 @@ class HijackedStream:
     def frames(self) -> Iterator[Frame]:
         """Yield (1 for stdout, 2 for stderr; bytes) of a process without a terminal.
 
-        The iterator ends when the process has closed both, and after `close`. A scope that expires ends this iterator
-        only; a new one continues at the same position.
+        The iterator ends when the process has closed both, and after `close`. An expired scope ends only this iterator;
+        a new iterator continues at the same position.
         """
         try:
             while piece := self.read():
@@ -97,7 +97,7 @@ class HijackedStream:
         number, data = frame
         if number == SYSTEM_ERROR:
             raise ShimError(f"{self._what}: {data.decode(errors='replace').strip()}")
-        return (STDOUT if number == STDIN else number), data  # Docker's API: the echo of a terminal belongs to stdout
+        return (STDOUT if number == STDIN else number), data  # Docker's API writes stdin's echo to stdout
 
     def write(self, data: bytes | memoryview) -> None:
         """Send `data` to the process's stdin."""
@@ -105,12 +105,12 @@ class HijackedStream:
             self._stream.write(data)
 
     def close_stdin(self) -> None:
-        """Close the process's stdin; its output still comes."""
+        """Close the process's stdin; output still arrives."""
         with docker_call(self._what):
             self._stream.write_eof()
 
     def close(self) -> None:
-        """End the connection; a blocked read ends too. Idempotent, from any thread."""
+        """End the connection and a blocked read. Idempotent, from any thread."""
         self._stream.abort()
 
 
@@ -124,16 +124,16 @@ def hijack(
     body: bytes = b"",
     timeout: float | None,
 ) -> Iterator[HijackedStream]:
-    """Upgrade `POST path` for the block; leaving it closes the connection.
+    """Upgrade `POST path` for the block; leaving the block closes the connection.
 
-    `timeout` in seconds bounds the wait for the upgrade. Behind a proxy that drops the `Upgrade` header an Engine
-    answers 200 and then sends raw bytes on the same connection: both answers are accepted.
+    `timeout` in seconds bounds the wait for the upgrade. Behind a proxy that drops the `Upgrade` header, the Engine
+    answers 200 and then sends raw bytes on the same connection. Both answers are accepted.
     """
     with ExitStack() as held:
         with docker_call(what, within=timeout):
             stream = held.enter_context(
                 session.stream_response("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
             )
-        # Also for the answer 200, which is framed like an ordinary response.
+        # Also after a 200, which is framed like an ordinary response.
         held.callback(stream.abort)
         yield HijackedStream(stream, what)

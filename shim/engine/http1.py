@@ -1,8 +1,8 @@
-"""HTTP/1.1 as dockerd speaks it on its unix socket: request bytes out, response bytes in. No socket here.
+"""HTTP/1.1 as dockerd speaks it on its unix socket: makes request bytes and parses response bytes, without a socket.
 
-Why not h11, which reads the HTTP of the streaming server: processor time per pod is a bar of this program, and most
-calls are small. `make bench-http` measures both readers on the same bytes, beside the whole call (Python 3.11, h11
-0.16, microseconds of the calling thread):
+The streaming server uses h11; this client does not, since most calls are small and the processor time of a pod counts.
+`make bench-http` measures both parsers on the same bytes, and the whole call (Python 3.11, h11 0.16, microseconds of
+the calling thread):
 
     call                              own    h11   whole call   h11 would add
     inspect of a container             12     69     64 to 113      55 to 90 %
@@ -12,9 +12,9 @@ calls are small. `make bench-http` measures both readers on the same bytes, besi
     list of 100 containers             26     90    662 to 949       8 to 10 %
     MiB of an archive                 248    477           537            43 %
 
-The peer is always Go's net/http on a local socket: no obsolete line folding and no trailers that matter. What a broken
-or hostile peer may send instead is covered by bounds (`MAX_HEAD`, `MAX_CHUNK_LINE`), unit tests and a fuzzer. After
-`101 UPGRADED` the bytes that arrived with the head stay in the caller's buffer, so no early output of an exec is lost.
+The peer is always Go's net/http on a local socket: it sends no obsolete line folding and no relevant trailers. Bounds
+(`MAX_HEAD`, `MAX_CHUNK_LINE`), unit tests and a fuzzer cover a broken or hostile peer. After `101 UPGRADED`, bytes that
+arrived with the head stay in the caller's buffer, so that no early output of an exec is lost.
 """
 
 import re
@@ -24,29 +24,29 @@ from dataclasses import dataclass
 MAX_HEAD = 64 * 1024
 """Bytes of a response head, and of the trailer of a chunked body."""
 MAX_CHUNK_LINE = 1024
-"""Bytes of the line before a chunk, and of a line of the trailer."""
+"""Bytes of a chunk size line, and of a line of the trailer."""
 
 
 class MalformedResponse(Exception):
-    """The peer does not speak HTTP/1.1, or closed in the middle of a response."""
+    """The peer does not speak HTTP/1.1, or closed the connection in the middle of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Status line and headers of a response."""
+    """The status and the headers of a response."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; of a repeated header the last one."""
+    """Names in lower case; the last value of a repeated header."""
 
     @property
     def keep_alive(self) -> bool:
-        """Whether the peer lets the connection serve another request."""
+        """Whether the peer keeps the connection open for another request."""
         return self.headers.get("connection", "").lower() != "close"
 
 
 def request_bytes(method: str, target: str, *, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Write one request; `target` is quoted already. A POST without body has a length of 0, as Go expects."""
+    """Return the bytes of a request; `target` is already quoted. A POST without body has length 0, as Go expects."""
     lines = [f"{method} {target} HTTP/1.1", "Host: docker"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body or method == "POST":
@@ -58,9 +58,9 @@ def request_bytes(method: str, target: str, *, headers: Mapping[str, str], body:
 
 
 def take_head(buffer: bytearray) -> Head | None:
-    """Remove and return the next final response head of `buffer`; None while it is incomplete.
+    """Remove the next final response head from `buffer` and return it; None while it is incomplete.
 
-    Interim answers (100, 102, 103) are skipped; 101 ends HTTP and is returned as it is.
+    Skips interim answers (100, 102, 103), but returns 101, which ends HTTP.
     """
     while 0 <= (end := buffer.find(b"\r\n\r\n")) <= MAX_HEAD:
         head = _head_from_bytes(bytes(buffer[:end]))
@@ -86,9 +86,9 @@ def _head_from_bytes(raw: bytes) -> Head:
 
 
 class Body:
-    """A response body, taken piece by piece out of the buffer that the connection fills.
+    """A response body, taken piece by piece from the buffer that the connection fills.
 
-    `done` is set once the response has ended: what is left in the buffer belongs to the next one.
+    `done` is set at the end of the response: the rest of the buffer belongs to the next response.
     """
 
     __slots__ = ("done",)
@@ -97,17 +97,17 @@ class Body:
         self.done = False
 
     def take(self, buffer: bytearray) -> bytes:
-        """Remove and return the body bytes that `buffer` holds; empty when more must arrive first."""
+        """Remove the body bytes from `buffer` and return them; empty if more must arrive first."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Note that the peer has closed. Raise MalformedResponse when that was too early."""
+        """Handle the end of the connection. Raise MalformedResponse if the body is incomplete."""
         if not self.done:
             raise MalformedResponse("the connection ended in the middle of the response")
 
 
 class SizedBody(Body):
-    """Framed by Content-Length."""
+    """A body framed by Content-Length."""
 
     __slots__ = ("_left",)
 
@@ -126,7 +126,7 @@ class SizedBody(Body):
 
 
 class UntilClosedBody(Body):
-    """Framed by the end of the connection."""
+    """A body framed by the end of the connection."""
 
     __slots__ = ()
 
@@ -137,19 +137,19 @@ class UntilClosedBody(Body):
         return piece
 
     def end(self) -> None:
-        """Implement `Body.end`; here the close is the proper end."""
+        """Implement `Body.end`: the close ends the body."""
         self.done = True
 
 
 class ChunkedBody(Body):
-    """Framed by chunks (RFC 9112, section 7.1)."""
+    """A body framed by chunks (RFC 9112, section 7.1)."""
 
     __slots__ = ("_in_trailer", "_left", "_trailer")
 
     def __init__(self) -> None:
         super().__init__()
         self._left = 0
-        """Bytes of the current chunk still to come, its CRLF included; 0 between chunks."""
+        """Remaining bytes of the current chunk with its CRLF; 0 between chunks."""
         self._in_trailer = False
         self._trailer = 0
         """Bytes of the trailer so far."""
@@ -162,7 +162,8 @@ class ChunkedBody(Body):
         return b"".join(pieces)
 
     def _step(self, buffer: bytearray) -> bytes | None:
-        """Consume one element; return None when the buffer does not hold all of it."""
+        """Consume one element; return None if the buffer does not hold all of it."""
+
         if self._left:
             return self._take_data(buffer) if buffer else None
         line = _take_line(buffer)

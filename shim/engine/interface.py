@@ -1,9 +1,8 @@
-"""The operations of a Docker Engine that the shim uses; `shim.engine.answers` has the shapes of the answers.
+"""The operations of a Docker Engine that the server uses; `shim.engine.answers` has the shapes of the answers.
 
-Every call is bound by the current `shim.base.deadline` scope and by the configured request timeout. Errors, all from
-`shim.domain.errors`: NotFound for an unknown id, Unavailable when the Engine cannot be reached, DeadlineExceeded and
-Cancelled by the scope, InvalidArgument for what the Engine refuses as malformed, and the finer ones of
-`shim.engine.errors`.
+The current `shim.base.deadline` scope and the configured request timeout bound every call. Calls raise the errors of
+`shim.domain.errors`: NotFound for an unknown id, Unavailable if the Engine cannot be reached, DeadlineExceeded and
+Cancelled from the scope, InvalidArgument for a malformed request, and the classes of `shim.engine.errors`.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,14 +27,14 @@ from shim.engine.answers import (
 JsonObject = dict[str, Any]
 
 CONTAINER_ACTIONS = frozenset({"create", "start", "die", "oom", "rename", "update", "destroy"})
-"""Container events after which an inspect may differ, or fail.
+"""Container events that may change an inspect.
 
-The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
-events on a node with probes, change nothing in an inspect.
+The CRI has no pause; kill, stop and restart come with a die or start. exec_* and health_status, which are most events
+on a node with probes, do not change an inspect.
 """
 IMAGE_ACTIONS = frozenset({"pull", "load", "import", "tag", "untag", "delete", "create"})
-"""Events of changed images. All name the image by its id, but for a pull, which names what was pulled. BuildKit sends
-them since Engine 25.0."""
+"""Events of changed images. A pull names the reference, other events the image id. BuildKit sends them from Engine 25.0
+on."""
 
 
 class RegistryAuth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,26 +51,26 @@ class RegistryAuth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ProcessStream(Protocol):
-    """Input and output of a process over a hijacked connection. One thread reads, one may write; any may `close`."""
+    """The streams of a process over a hijacked connection. One thread reads, one may write; any thread may `close`."""
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (1 for stdout, 2 for stderr; bytes) of a process without terminal until it has closed both."""
+        """Yield (1 for stdout, 2 for stderr; bytes) of a process without a terminal until it has closed both."""
         ...
 
     def read(self) -> bytes:
-        """Wait for the next output of a process with a terminal; return nothing at its end."""
+        """Wait for the next output of a process with a terminal; empty at its end."""
         ...
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send `data` to the process's stdin, waiting while it does not read."""
+        """Send `data` to the process's stdin; wait while the process does not read."""
         ...
 
     def close_stdin(self) -> None:
-        """Close the process's stdin; its output still comes."""
+        """Close the process's stdin; output still arrives."""
         ...
 
     def close(self) -> None:
-        """End the connection; a blocked reader or writer ends too. Idempotent, from any thread."""
+        """End the connection and a blocked reader or writer. Idempotent, from any thread."""
         ...
 
 
@@ -83,7 +82,7 @@ class AttachOptions:
     stdout: bool
     stderr: bool
     detach_keys: str
-    """Typed on a terminal, they end the connection; empty for Docker's default."""
+    """The keys that end the connection when typed on a terminal; empty for Docker's default."""
 
 
 class Engine(Protocol):
@@ -91,12 +90,12 @@ class Engine(Protocol):
 
     @property
     def api_version(self) -> tuple[int, int]:
-        """API version negotiated with the daemon."""
+        """The API version negotiated with the daemon."""
         ...
 
     @property
     def answered_at(self) -> float:
-        """Time of the Engine's last complete answer to any call by the monotonic clock, -inf without one."""
+        """When the Engine last answered any call completely, by the monotonic clock; -inf before the first answer."""
         ...
 
     def ping(self) -> None:
@@ -104,7 +103,7 @@ class Engine(Protocol):
         ...
 
     def check_components(self) -> None:
-        """Check that the Engine reads the versions of containerd and runc, for which it takes no lock."""
+        """Check that the Engine can read the versions of containerd and runc, which needs no lock."""
         ...
 
     def info(self) -> EngineInfo:
@@ -116,35 +115,35 @@ class Engine(Protocol):
         ...
 
     def create_container(self, *, name: str, body: JsonObject) -> str:
-        """Create a container and return its id. Raise NameConflict or, when the image is missing, NotFound."""
+        """Create a container and return its id. Raise NameConflict, or NotFound if the image is missing."""
         ...
 
     def start_container(self, container_id: str) -> None:
-        """Start it and return when its process runs. A running container is fine. Errors keep Docker's text."""
+        """Start a container and return once its process runs. Accept a running container; errors keep Docker's text."""
         ...
 
     def stop_container(self, container_id: str, *, grace: int) -> None:
-        """Send the stop signal, after `grace` seconds SIGKILL, and wait for the end. A stopped container is fine."""
+        """Send the stop signal, after `grace` seconds SIGKILL, and wait for the exit. Accept a stopped container."""
         ...
 
     def kill_container(self, container_id: str, *, signal: str) -> None:
-        """Send a signal. Raise FailedPrecondition when it does not run."""
+        """Send a signal. Raise FailedPrecondition if the container is not running."""
         ...
 
     def wait_removed(self, container_id: str) -> None:
-        """Wait until the container is gone. Return at once if there is none. Only the scope bounds the wait."""
+        """Wait until the container is gone, or return at once if it is missing. Only the scope bounds the wait."""
         ...
 
     def remove_container(self, container_id: str) -> None:
-        """Remove it by force, with its anonymous volumes. Raise RemovalInProgress while it is being removed."""
+        """Remove a container by force, with its anonymous volumes. Raise RemovalInProgress if it is being removed."""
         ...
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
-        """Change the resources that `body` (`POST /containers/{id}/update`) names."""
+        """Change the resources in `body` (`POST /containers/{id}/update`)."""
         ...
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
-        """Return one container, by its id, a unique prefix or its name."""
+        """Return a container, by its id, a unique prefix or its name."""
         ...
 
     def list_containers(self) -> list[ContainerSummary]:
@@ -152,35 +151,35 @@ class Engine(Protocol):
         ...
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
-        """Return what is at an absolute path in a container's root file system; the container need not run.
+        """Return the kind and size of the file at an absolute path in a container, running or not; None if missing.
 
-        Links on the way are followed inside of it, a link at the end is reported as one. None when nothing is there.
+        Links on the way are followed inside the container's root file system; a link at the end is reported as a link.
         """
         ...
 
     def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Yield the tar archive of a path, piece by piece, for the block; a link at its end is archived as one.
+        """Yield the tar archive of a path, piece by piece, for the block; a link at the end is archived as a link.
 
-        Only the scope bounds the waits. Raise NotFound when nothing is there.
+        Only the scope bounds the waits. Raise NotFound if the path is missing.
         """
         ...
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
-        """Create an exec and return its id. Raise FailedPrecondition when the container does not run."""
+        """Create an exec and return its id. Raise FailedPrecondition if the container is not running."""
         ...
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
     ) -> AbstractContextManager[ProcessStream]:
-        """Start an exec for the block; leaving it closes the connection, not the process.
+        """Start an exec for the block; leaving the block closes the connection but does not end the process.
 
-        `tty` as in the body it was created with; `size` is the width and height of its terminal (API 1.42). Raise
-        FailedPrecondition when the container does not run any more.
+        `tty` is as in the body of its create; `size` is the width and height of its terminal (API 1.42). Raise
+        FailedPrecondition if the container is no longer running.
         """
         ...
 
     def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
-        """Set the size of an exec's terminal, in characters. Raise FailedPrecondition when it does not run."""
+        """Set the size of an exec's terminal, in characters. Raise FailedPrecondition if it is not running."""
         ...
 
     def attach_container(self, container_id: str, *, options: AttachOptions) -> AbstractContextManager[ProcessStream]:
@@ -188,11 +187,11 @@ class Engine(Protocol):
         ...
 
     def resize_container(self, container_id: str, *, width: int, height: int) -> None:
-        """Set the size of a container's terminal, in characters. Raise FailedPrecondition when it does not run."""
+        """Set the size of a container's terminal, in characters. Raise FailedPrecondition if it is not running."""
         ...
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:
-        """Return the state of an exec; Docker forgets it some time after its end."""
+        """Return the state of an exec; Docker forgets an exec some time after its end."""
         ...
 
     def list_images(self) -> list[ImageSummary]:
@@ -200,35 +199,36 @@ class Engine(Protocol):
         ...
 
     def inspect_image(self, reference: str) -> ImageInspect:
-        """Return one image, by id, tag or digest, with its size on disk. Raise NotFound when it is not on the node."""
+        """Return an image, by id, tag or digest, with its size on disk. Raise NotFound if it is not on the node."""
         ...
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
     ) -> None:
-        """Pull an image and report each progress message. Return when the image is complete.
+        """Pull an image and report each progress message. Return once the image is complete.
 
-        The current scope bounds it, the request timeout does not. Raise RegistryUnavailable or RegistryDenied (of
-        `shim.engine.errors`) for failures of the registry.
+        Only the current scope bounds the pull. Raise RegistryUnavailable or RegistryDenied (`shim.engine.errors`) for
+        failures of the registry.
         """
         ...
 
     def remove_image(self, reference: str) -> None:
-        """Delete an image by its id, or take a name away; the last name takes the image with it. Never by force.
+        """Remove an image by its id, or one of its names; removing the last name removes the image. Never by force.
 
-        Raise NotFound when it is unknown, and FailedPrecondition while a container in any state uses it, except for one
-        name of several. By its id also when it has several tags or repositories, or other images were built from it.
+        Raise NotFound for an unknown image. Raise FailedPrecondition while a container in any state uses the image,
+        unless another name is left. By id, raise it also if the image has several tags or repositories, or if other
+        images were built from it.
         """
         ...
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """Yield events of CONTAINER_ACTIONS and IMAGE_ACTIONS from `since` (ns since the epoch, inclusive) on.
 
-        The iterator raises Unavailable when the connection is lost; leaving the block closes it, also while another
-        thread waits for the next event.
+        The iterator raises Unavailable when the connection is lost. Leaving the block closes the connection, also while
+        another thread waits for the next event.
         """
         ...
 
     def close(self) -> None:
-        """Close the idle connections; calls under way end by themselves. Idempotent."""
+        """Close the idle connections; calls in flight go on. Idempotent."""
         ...

@@ -1,11 +1,11 @@
-"""What containerd keeps of containers that Docker has removed: containerd-shims with tasks.
+"""Finds containerd-shims whose containers Docker has removed.
 
-Docker knows nothing of them: an end was lost in a shim, or dockerd was killed while it removed a container. A shim
-takes some 20 MiB, and what runs in its tasks goes on.
+Docker does not know these containerd-shims: an exit was lost in the containerd-shim, or dockerd was killed while it
+removed the container. A containerd-shim takes some 20 MiB, and the processes of its tasks go on.
 
-A shim is found in /proc. It works in the directory of its first task, and beside that are those of all others. A task
-belongs to the shim that listens at the address in its directory, by the inode of the socket: whatever a process of a
-pod calls itself, it can name no other process than itself.
+The search goes through /proc. A containerd-shim works in the directory of its first task, and the directories of all
+tasks have the same parent. A task belongs to the containerd-shim that listens at the address in the task's directory,
+identified by the inode of the socket. So a process of a pod may have any name, but cannot pose as another process.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -19,12 +19,12 @@ from shim.base.atomic_files import read_regular
 from shim.engine.daemon_process import PROC, holds, listening_inodes
 
 CONFIG_LIMIT = 4 << 20
-"""Most bytes of a task's OCI configuration; most of it is the seccomp profile."""
+"""Bytes of a task's OCI configuration; most of it is the seccomp profile."""
 _SMALL = 4096
-"""Most bytes read of a file that has a name or an address."""
+"""Bytes read from a file that holds a name or an address."""
 
 _COMM = b"containerd-shim"
-"""The name of `containerd-shim-runc-v2`, as the kernel cuts it."""
+"""The name `containerd-shim-runc-v2`, truncated as in the kernel."""
 _RESOLV_CONF = "/etc/resolv.conf"
 
 
@@ -38,7 +38,7 @@ class _Mount(msgspec.Struct):
 
 
 class _Config(msgspec.Struct):
-    """The part of an OCI configuration that tells who made the container."""
+    """The part of an OCI configuration that identifies the creator of the container."""
 
     root: _Root = msgspec.field(default_factory=_Root)
     mounts: list[_Mount] = []
@@ -50,12 +50,12 @@ class _Bootstrap(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who made a container, as its OCI configuration shows it."""
+    """The creator of a container, as its OCI configuration shows it."""
 
     docker_root: Path
-    """The data directory of the Docker that has its root file system."""
+    """Docker's data root, which holds the root file system of the container."""
     resolv_conf: Path
-    """The directory of the server that made the resolv.conf of its pod."""
+    """The server's directory of resolv.conf files, which holds the pod's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,18 @@ class LeakedShim:
 
     pid: int
     containers: tuple[str, ...]
-    """Their ids."""
+    """The ids of the removed containers."""
     serves_others: bool
-    """Whether it has the task of a container that Docker knows, too."""
+    """Whether it also has the task of a container that Docker knows."""
     ours: bool
-    """Whether all of these containers were made by this server, or an earlier one with its state directory."""
+    """Whether this server, now or in an earlier run with the same state directory, created all removed containers."""
 
 
 def leaked_shims(known: Callable[[], Collection[str]], *, maker: Maker, proc_dir: Path = PROC) -> list[LeakedShim]:
-    """Return the shims with tasks of containers that the maker's Docker has removed.
+    """Return the containerd-shims with tasks of containers that the maker's Docker has removed.
 
-    `known` returns the ids of all containers of this Docker. It is called after the shims were found: a container that
-    is made in the meantime is no leak.
+    `known` returns the ids of all containers of this Docker. It is called after the containerd-shims were found, so
+    that a new container is no leak.
     """
     found = [(pid, tasks) for pid in _shims(proc_dir) if (tasks := _tasks(pid, maker, proc_dir))]
     containers = known() if found else ()
@@ -92,18 +92,18 @@ def leaked_shims(known: Callable[[], Collection[str]], *, maker: Maker, proc_dir
 
 
 def _shims(proc_dir: Path) -> Iterator[int]:
-    # By `comm`, and not by the command line, which is not to be had of a process that the kernel holds.
+    # Read `comm`, not the command line, which is unreadable for a process that hangs in the kernel.
     for directory in proc_dir.iterdir():
         if directory.name.isdecimal() and _read(directory / "comm").startswith(_COMM):
             yield int(directory.name)
 
 
 def _tasks(pid: int, maker: Maker, proc_dir: Path) -> dict[str, bool]:
-    """Return the containers of the maker's Docker whose tasks a shim has, and for each whether the maker made it."""
+    """Return the tasks of a containerd-shim in the maker's Docker, and for each whether the maker created it."""
     try:
-        beside = (proc_dir / str(pid) / "cwd").readlink().parent
-        directories = list(beside.iterdir())
-    except OSError:  # it has ended, or is none
+        parent = (proc_dir / str(pid) / "cwd").readlink().parent
+        directories = list(parent.iterdir())
+    except OSError:  # it has exited, or is no containerd-shim
         return {}
     found = {}
     for directory in directories:
@@ -116,7 +116,7 @@ def _tasks(pid: int, maker: Maker, proc_dir: Path) -> dict[str, bool]:
 
 
 def _address(directory: Path) -> str:
-    """Return the path of the socket of a task's shim, as releases of containerd before and from 2.0 on keep it."""
+    """Return the path of the socket of a task's containerd-shim, as containerd before 2.0 or from 2.0 on stores it."""
     try:
         address = msgspec.json.decode(_read(directory / "bootstrap.json"), type=_Bootstrap).address
     except msgspec.DecodeError:
@@ -127,7 +127,7 @@ def _address(directory: Path) -> str:
 def _config(directory: Path) -> _Config | None:
     try:
         return msgspec.json.decode(read_regular(directory / "config.json", most=CONFIG_LIMIT), type=_Config)
-    except (OSError, msgspec.DecodeError):  # the task is just being made or removed
+    except (OSError, msgspec.DecodeError):  # the task is being created or removed
         return None
 
 

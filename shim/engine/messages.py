@@ -1,4 +1,4 @@
-"""The two streams of JSON messages: the progress of a pull, and the events."""
+"""Reads Docker's streams of JSON messages: the progress of a pull, and events."""
 
 import base64
 import re
@@ -22,16 +22,16 @@ from shim.engine.session import DockerSession, ResponseStream
 T = TypeVar("T", bound=msgspec.Struct)
 
 CUT = 4096
-"""Bytes kept of the beginning of a line that is too large."""
+"""Bytes kept from the beginning of an oversized line."""
 
 log = structlog.get_logger(__name__)
 
 _DONE = "Status: "
-"""Prefix of the last message of a successful pull: the image is complete and has its name."""
+"""The prefix of the last message of a successful pull, after which the image is complete and has its name."""
 _EVENTS = msgspec.json.encode(
     {"type": ["container", "image"], "event": sorted(CONTAINER_ACTIONS | IMAGE_ACTIONS)}
 ).decode()
-"""A filter: each exec, and so each probe, would bring three further events."""
+"""A filter that leaves out the three events of each exec and thus of each exec probe."""
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -39,7 +39,7 @@ class _ErrorDetail(msgspec.Struct):
 
 
 class _PullMessage(msgspec.Struct, rename="camel"):
-    """One message of `POST /images/create`: progress, or the error that ends it although the status was 200."""
+    """A message of `POST /images/create`: progress, or the error that ends a pull after status 200."""
 
     id: str = ""
     status: str = ""
@@ -49,17 +49,17 @@ class _PullMessage(msgspec.Struct, rename="camel"):
 
     @property
     def failure(self) -> str:
-        """The error's text, empty for progress."""
+        """The text of the error; empty for progress."""
         return (self.error_detail.message if self.error_detail else "") or self.error
 
 
 def pull(
     session: DockerSession, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
 ) -> None:
-    """Implement `Engine.pull_image.pull`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
+    """Implement `Engine.pull_image`. A cancelled scope closes the connection, which ends Docker's pull.
 
-    The end of the response is not waited for: after the last message Docker publishes its event, which takes nearly a
-    tenth of the time of a pull of an image that is present.
+    This returns before the end of the response: after the last message Docker publishes its event, which takes almost a
+    tenth of a pull of a present image.
     """
     repository, tag = split_reference(reference)
     headers = {} if auth is None else {"X-Registry-Auth": _header_from_auth(auth)}
@@ -68,18 +68,18 @@ def pull(
         with docker_call(
             what, refused=lambda it: error_from_pull_failure(it.message, reference=reference, status=it.status)
         ):
-            # Docker answers when the registry has: only the scope bounds that.
+            # Docker answers once the registry has answered, so only the scope bounds the wait.
             params = {"fromImage": repository, "tag": tag}
             stream = held.enter_context(
                 session.stream_response("POST", "/images/create", params=params, headers=headers, timeout=None)
             )
 
         def too_large(_begin: bytes) -> None:
-            raise ResourceExhausted(f"{what}: a message of docker's has more than {MESSAGE} bytes")
+            raise ResourceExhausted(f"{what}: a message of Docker's has more than {MESSAGE} bytes")
 
         for message in _messages(stream, _PullMessage, what=what, cut=too_large):
             if stream.is_aborted():
-                break  # These came with the one at which it was cancelled.
+                break  # the rest of a piece that was read before the cancellation
             if message.failure:
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
@@ -91,9 +91,9 @@ def pull(
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Split into repository and the tag or digest to ask for.
+    """Return the repository, and the tag or digest to pull.
 
-    Without either Docker would pull every tag there is, so `latest` is asked for; of tag and digest the digest wins.
+    A digest wins over a tag. Without either the tag is `latest`, since Docker would pull all tags.
     """
     name, _, digest = reference.partition("@")
     repository, tag = split_tag(name)
@@ -106,14 +106,14 @@ def _header_from_auth(auth: RegistryAuth) -> str:
 
 @contextmanager
 def events(session: DockerSession, *, since: int | None, timeout: float | None) -> Iterator[Iterator[Event]]:
-    """Implement `Engine.events`; `timeout` in seconds bounds the wait for the stream's beginning.
+    """Implement `Engine.events`; `timeout` in seconds bounds the wait for the response head.
 
-    Docker sends the response head before it subscribes, so "from now on" is asked for by the clock of this machine,
-    which is the Engine's too: events in between come from Docker's backlog (256 events).
+    Docker sends the response head before it subscribes. So without `since` this requests events from the current time,
+    by the clock that it shares with Docker. Events in between come from Docker's backlog of 256 events.
     """
     start = time.time_ns() if since is None else since
     params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENTS}
-    what = "watch docker's events"
+    what = "watch Docker's events"
     with ExitStack() as held:
         with docker_call(what, within=timeout):
             stream = held.enter_context(session.stream_response("GET", "/events", params=params, timeout=timeout))
@@ -124,13 +124,13 @@ def _events(stream: ResponseStream, what: str) -> Iterator[Event]:
     yield from _messages(stream, Event, what=what, cut=_event_from_begin)
     stream.scope.check(what)
     if not stream.is_aborted():
-        raise Unavailable(f"{what}: docker ended the stream")
+        raise Unavailable(f"{what}: Docker ended the stream")
 
 
 def _messages(stream: ResponseStream, shape: type[T], *, what: str, cut: Callable[[bytes], T | None]) -> Iterator[T]:
-    """Yield the messages of a stream, each a JSON object on a line of its own, until it ends or is aborted.
+    """Yield the messages of a stream, each a JSON object on a separate line, until it ends or is aborted.
 
-    Of a line longer than MESSAGE bytes the first CUT are kept; `cut` turns them into a message, or None.
+    `cut` makes a message, or None, from the first CUT bytes of a line that is longer than MESSAGE bytes.
     """
     decode = msgspec.json.Decoder(shape).decode
     lines = _Lines()
@@ -148,14 +148,14 @@ def _messages(stream: ResponseStream, shape: type[T], *, what: str, cut: Callabl
 
 
 class _Lines:
-    """Splits bytes into lines. An incomplete line is kept up to a bound."""
+    """Splits bytes into lines, and keeps an incomplete line up to a bound."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._oversized = False
 
     def take(self, piece: bytes) -> list[tuple[bytes, bool]]:
-        """Return the lines that `piece` completes, and whether only the beginning of a line is left."""
+        """Return the lines that `piece` completes, and for each whether it was cut."""
         *ends, rest = piece.split(b"\n")
         lines = []
         for end in ends:
@@ -177,11 +177,11 @@ class _Lines:
 
 
 _BEGIN = re.compile(rb'"Type":"(\w+)","Action":"(\w+)","Actor":\{"ID":"([0-9a-f:sha]+)"')
-"""The beginning of an event, before the labels of its subject."""
+"""The beginning of an event, before the labels of its object."""
 
 
 def _event_from_begin(begin: bytes) -> Event | None:
-    """Return an event whose line was too large, without attributes and time: its subject has to be inspected."""
+    """Return the event of an oversized line, without attributes and time, so that its object is inspected."""
     found = _BEGIN.search(begin)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Where a container's writable layer is on disk: from the mounts of its first process, alike for both image stores."""
+"""Finds the writable layer of a container in the mounts of its first process, with both image stores."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,10 +7,10 @@ from shim.base.proc import Mount, mounts
 
 
 def upper_directory(process: Path) -> Path:
-    """Return the writable layer of the container a process (`/proc/<pid>`) runs in.
+    """Return the writable layer of the container of a process (`/proc/<pid>`).
 
-    An empty path when none is visible, or the process is gone. It may be a relative one, as in
-    `shim.engine.image_store.layer_directory`.
+    The path is empty if no layer is visible or the process is gone, and may be relative (see
+    `shim.engine.image_store.layer_directory`).
     """
     return root_upper_directory(_mounts(process))
 
@@ -22,14 +22,14 @@ def upper_directories(process: Path) -> set[Path]:
 
 
 def root_upper_directory(mounts_of_process: Iterable[Mount]) -> Path:
-    """Return `upperdir=` of the overlay that is mounted at `/`; empty when there is none."""
+    """Return `upperdir=` of the overlay that is mounted at `/`; empty without an overlay."""
     return next((_upper(mount) for mount in mounts_of_process if mount.point == "/"), Path())
 
 
 def _mounts(process: Path) -> list[Mount]:
     try:
         return list(mounts((process / "mountinfo").read_bytes()))
-    except OSError:  # it has ended
+    except OSError:  # the process has exited
         return []
 
 

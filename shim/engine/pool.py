@@ -1,4 +1,4 @@
-"""The connections to one Engine: reused, never limited in number, each with the API version of its daemon."""
+"""Pools the connections to an Engine. Their number is unlimited; each has the API version of its daemon."""
 
 import math
 import re
@@ -20,22 +20,22 @@ from shim.engine.failures import NOT_JSON, refusal_message
 OLDEST: ApiVersion = (1, 41)
 """Engine 20.10."""
 NEWEST: ApiVersion = (1, 51)
-"""The newest version the integration tests run against; newer Engines are spoken to in this one."""
+"""The newest version in the integration tests, which is also used with newer Engines."""
 
 USER_AGENT = {"User-Agent": f"pydockershim/{__version__}"}
 
 MAX_IDLE = 32
-"""Idle connections kept. 500 calls at once open 500, but their goroutines in dockerd need not stay for ever."""
+"""Idle connections that are kept. 500 concurrent calls open 500 connections, each with a goroutine in dockerd."""
 
 IDLE_SECONDS = 60.0
-"""How long an unused connection is kept. The last one used is reused first, so those of a burst become unused."""
+"""How long an idle connection is kept. The last used connection is reused first, so the rest of a burst stays idle."""
 
 
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 class _Version(msgspec.Struct, rename="pascal"):
-    """The part of `GET /version` that the choice of a version needs."""
+    """The part of `GET /version` that the negotiation needs."""
 
     version: str = ""
     api_version: str = ""
@@ -48,7 +48,7 @@ class Pool:
     def __init__(self, path: str) -> None:
         self.path = path
         self.answered_at = -math.inf
-        """When the last response was read to its end, by the monotonic clock."""
+        """When the last response was read completely, by the monotonic clock."""
         self._lock = threading.Lock()
         self._idle: list[DockerConnection] = []
         self._open = 0
@@ -57,7 +57,7 @@ class Pool:
 
     @contextmanager
     def lease(self, *, scope: Scope, outer: Scope) -> Iterator[DockerConnection]:
-        """Lease a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
+        """Lease a connection for a request, bound by `scope` and aborted when `outer` is cancelled."""
         connection = self.take(scope=scope, outer=outer)
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
@@ -79,7 +79,7 @@ class Pool:
             connection = connect(self.path, scope=scope)
         with self._lock:
             self._open += 1
-            # Without another open connection the daemon may have been replaced by one of another version.
+            # Without another open connection, a daemon of another version may have replaced the last.
             known = self._version if self._open > 1 else None
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
@@ -91,7 +91,7 @@ class Pool:
         return connection
 
     def give_back(self, connection: DockerConnection) -> None:
-        """Return a connection to the pool, or close it if it cannot serve another request."""
+        """Put a connection back into the pool, or close it if it cannot serve another request."""
         now = time.monotonic()
         with self._lock:
             if connection.reusable:
@@ -107,7 +107,7 @@ class Pool:
             self._end(each)
 
     def row(self) -> dict[str, object]:
-        """Return how many connections there are, for people."""
+        """Return the numbers of connections, for people."""
         with self._lock:
             version = self._version
             return {
@@ -117,7 +117,7 @@ class Pool:
             }
 
     def forget(self) -> None:
-        """Forget the negotiated version and close idle connections: the daemon has restarted or gone."""
+        """Forget the negotiated version and close idle connections, since the daemon has restarted or gone."""
         with self._lock:
             self._version = None
             idle, self._idle = self._idle, []
@@ -125,13 +125,13 @@ class Pool:
             self._end(connection)
 
     def close(self) -> None:
-        """Close all idle connections, and the others as they come back. Idempotent."""
+        """Close idle connections now, and busy connections when they come back. Idempotent."""
         with self._lock:
             self._closed = True
         self.forget()
 
     def _take_idle(self) -> DockerConnection | None:
-        """Return an idle connection that can serve a request now. Those with an unfinished response stay."""
+        """Return an idle connection that can serve a request now; connections with an unfinished response stay idle."""
         draining = []
         try:
             while (connection := self._pop_idle()) is not None:
@@ -163,18 +163,18 @@ class Pool:
             self._open -= 1
 
     def _negotiate(self, connection: DockerConnection, scope: Scope) -> ApiVersion:
-        """Read the API versions of the daemon and choose one. Raise ConnectionLost for what is no Docker Engine."""
+        """Read the API versions of the daemon and choose one. Raise ConnectionLost if it is not a Docker Engine."""
         head = connection.request("GET", "/version", scope=scope, headers=USER_AGENT)
         try:
             content = connection.read_all(scope, into=Whole(ANSWER))
         except TooLarge as cause:
-            raise ConnectionLost(f"its version was asked for, not a docker engine: {cause}") from cause
+            raise ConnectionLost(f"GET /version: not a Docker Engine: {cause}") from cause
         if head.status != 200:
-            raise ConnectionLost(f"its version was asked for: {refusal_message(content)} (status {head.status})")
+            raise ConnectionLost(f"GET /version: {refusal_message(content)} (status {head.status})")
         try:
             answer = msgspec.json.decode(content, type=_Version)
         except NOT_JSON as cause:
-            raise ConnectionLost(f"its version was asked for, not a docker engine: {cause}") from cause
+            raise ConnectionLost(f"GET /version: not a Docker Engine: {cause}") from cause
         chosen = choose_version(answer.api_version, minimum=answer.min_api_version)
         with self._lock:
             self._version = chosen
@@ -184,18 +184,18 @@ class Pool:
 def choose_version(newest: str, *, minimum: str) -> ApiVersion:
     """Return the API version to use with an Engine that supports `minimum` to `newest`.
 
-    Raise FailedPrecondition when there is no common one.
+    Raise FailedPrecondition without a common version.
     """
     theirs, least = _version_from_text(newest), _version_from_text(minimum or "1.12")
     if theirs < OLDEST:
         raise FailedPrecondition(
-            f"the docker engine speaks api version {newest}, "
-            f"at least {text_from_version(OLDEST)} (engine 20.10) is needed"
+            f"the Docker Engine speaks API version {newest}, "
+            f"at least {text_from_version(OLDEST)} (Engine 20.10) is needed"
         )
     if least > NEWEST:
         raise FailedPrecondition(
-            f"the docker engine speaks no api version below {minimum} (its min-api-version), "
-            f"at most {text_from_version(NEWEST)} is known here"
+            f"the Docker Engine speaks no API version below {minimum} (its min-api-version), "
+            f"this server speaks at most {text_from_version(NEWEST)}"
         )
     return min(theirs, NEWEST)
 
@@ -203,5 +203,5 @@ def choose_version(newest: str, *, minimum: str) -> ApiVersion:
 def _version_from_text(text: str) -> ApiVersion:
     version = _VERSION.fullmatch(text)
     if version is None:
-        raise FailedPrecondition(f"the docker engine speaks api version {text[:40]!r}, which is not a version")
+        raise FailedPrecondition(f"the Docker Engine speaks API version {text[:40]!r}, which is not a version")
     return int(version[1]), int(version[2])

@@ -1,17 +1,17 @@
-"""What is known of runc: its containerd-shim, and the error texts for a container it cannot start. Pure."""
+"""Facts about runc: the names of its runtimes, its containerd-shim, and its error texts. Pure."""
 
 from shim.engine.answers import EngineInfo, HostSettings, NetworkSettings
 
 SHIM_GROUP = "io.containerd.runc.v2.group"
-"""The annotation by which containerd's shim for runc serves several containers: all of one value."""
+"""The annotation that puts all containers with the same value under one containerd-shim for runc."""
 
 ORDERED_RUNTIME = "pydockershim"
 """Docker's name for the OCI runtime of this server (`shim.oci_runtime`), which executes runc."""
 ORDERS_OPTION = "--orders"
-"""Its first argument, before the directory of orders."""
+"""The first argument of that runtime, before the directory of orders."""
 
 _RUNC = frozenset({"runc", "io.containerd.runc.v2", ORDERED_RUNTIME})
-"""Docker's names for runc under that shim. Runtimes that an administrator has added may have it or another one."""
+"""Docker's names of runtimes with that containerd-shim. Runtimes that an administrator added may have another."""
 
 _LAYERS = (
     "failed to create task for container: ",
@@ -25,30 +25,31 @@ _LAYERS = (
     "unable to start container process: ",
     "error during container init: ",
 )
-"""Prefixes added on the way from runc over containerd to Docker, in Engine 20.10 to 28."""
+"""The prefixes that runc, containerd and Docker add to an error, in Engine 20.10 to 28."""
 
 _NO_CODE = ": unknown"
-"""The gRPC code of containerd's answer, which old Engines put behind the text, before any advice of Docker."""
+"""The gRPC code of containerd's answer, which old Engines put between the text and Docker's advice."""
 
 
 def has_runc_shim(info: EngineInfo, runtime: str) -> bool:
-    """Return whether containers of a runtime, empty for Docker's default, surely have containerd's shim for runc."""
+    """Return whether a runtime, empty for Docker's default, certainly has the containerd-shim for runc."""
+
     return (runtime or info.default_runtime) in _RUNC
 
 
 def shim_group(host: HostSettings) -> str:
-    """Return the group whose shim a container has, empty for one with a shim of its own."""
+    """Return the group whose containerd-shim a container shares; empty for a container that shares none."""
     return (host.annotations or {}).get(SHIM_GROUP, "")
 
 
 def exec_root(network: NetworkSettings | None) -> str:
-    """Return Docker's directory for what runs, as a running container shows it by its network namespace; else empty."""
+    """Return Docker's exec root from the network namespace path of a running container; else empty."""
     root, found, _ = (network.sandbox_key if network else "").rpartition("/netns/")
     return root if found else ""
 
 
 def plain_start_error(text: str) -> str:
-    """Strip the prefixes: the cause remains, such as `exec: "x": executable file not found in $PATH`."""
+    """Return the cause without the prefixes, such as `exec: "x": executable file not found in $PATH`."""
     cause = text.strip()
     while layer := next((layer for layer in _LAYERS if cause.startswith(layer)), ""):
         cause = cause.removeprefix(layer)

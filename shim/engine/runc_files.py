@@ -1,6 +1,6 @@
-"""What runc and containerd keep of a running container: runc's state, containerd's bundle, and the shim over both.
+"""Reads the files of runc and containerd for a running container: runc's state, the bundle, and the containerd-shim.
 
-All are files of root's. No API of Docker's shows what is in them.
+All files belong to root. Docker's API does not show their content.
 """
 
 import os
@@ -16,18 +16,15 @@ from shim.engine.runc import ORDERED_RUNTIME
 from shim.engine.tasks import STATE_LIMIT, state_file
 
 STATUS_BYTES = 1 << 16
-"""Of a file of /proc."""
+"""Bytes read from a file of /proc."""
 
 _RUNC = "runc"
 _EXECUTE_RUNC = frozenset({"oci-runtime", ORDERED_RUNTIME})
-"""Names of the server's OCI runtime, and of the script that Docker makes for its arguments, without what follows."""
+"""Names, up to the first dot, of the server's OCI runtime and of the script that Docker makes for its arguments."""
 
 
 class Unfit(Exception):
-    """The files do not say what is needed, or the container is not runc's.
-
-    `reason` is one of few words, for a metric; the text says more.
-    """
+    """The files lack the wanted data, or the container is not runc's. `reason` is a single word, for a metric."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -45,23 +42,23 @@ class State(msgspec.Struct):
 
     init_process_pid: int
     init_process_start: int
-    """In ticks of the kernel."""
+    """In clock ticks since boot."""
     cgroup_paths: dict[str, str]
-    """Directories by controller; of version 2 under the empty name."""
+    """Directories by controller; the version 2 directory is under the empty name."""
     config: StateConfig
 
 
 def read_state(container_id: str, *, exec_root: Path, pid: int) -> State:
-    """Read runc's state of a container whose first process is `pid`.
+    """Return runc's state of a container whose first process is `pid`.
 
-    Raise Unfit if that is another process, or `exec_root` or `pid` are not known (empty, 0), OSError or
+    Raise Unfit if the state names another process, or if `exec_root` or `pid` is unknown (empty, 0); also OSError and
     msgspec.MsgspecError.
     """
     if not exec_root.is_absolute() or not pid:
-        raise Unfit("state", "it is not known where runc has its state")
+        raise Unfit("state", "the directory of runc's state is unknown")
     state = msgspec.json.decode(read_file(state_file(exec_root, container_id)), type=State)
     if state.init_process_pid != pid or began(pid) != state.init_process_start:
-        raise Unfit("state", f"runc has process {state.init_process_pid}, docker {pid}")
+        raise Unfit("state", f"runc has process {state.init_process_pid}, Docker {pid}")
     return state
 
 
@@ -75,9 +72,9 @@ def bundle_of(state: State) -> Path:
 
 
 def runc_of(bundle: Path, *, shim: int) -> Path:
-    """Return the program runc that has made the container, by itself or executed by the server's OCI runtime.
+    """Return the path of the runc that made the container, directly or for the server's OCI runtime.
 
-    `shim` is the pid of containerd's shim. Raise Unfit for another runtime, or OSError.
+    `shim` is the pid of the containerd-shim. Raise Unfit for another runtime, or OSError.
     """
     named = Path((read_file(bundle / "runtime") or b"runc").decode().strip())
     if named.name == _RUNC and named.is_absolute():
@@ -87,21 +84,21 @@ def runc_of(bundle: Path, *, shim: int) -> Path:
     environment = dict(each.partition(b"=")[::2] for each in read_file(Path(f"/proc/{shim}/environ")).split(b"\0"))
     found = shutil.which(_RUNC, path=os.fsdecode(environment.get(b"PATH", b"")))
     if found is None:
-        raise Unfit("runtime", "runc is not in the PATH of containerd's shim")
+        raise Unfit("runtime", "runc is not in the PATH of the containerd-shim")
     return Path(found)
 
 
 def shim_of(pid: int) -> int:
-    """Return the pid of containerd's shim, which is the parent of a container's first process. Raise Unfit, OSError."""
+    """Return the pid of the containerd-shim, the parent of a container's first process. Raise Unfit or OSError."""
     parent = int(value_of(status(pid), b"PPid"))
     with Path(f"/proc/{parent}/comm").open("rb") as file:
         if not file.read().startswith(b"containerd-shim"):
-            raise Unfit("shim", f"the container's parent {parent} is not containerd's shim")
+            raise Unfit("shim", f"the parent {parent} of the first process is not a containerd-shim")
     return parent
 
 
 def is_frozen(cgroup_paths: Mapping[str, str]) -> bool:
-    """Return whether a container's control group is frozen: no process in it runs."""
+    """Return whether a container's control group is frozen."""
     unified, freezer = cgroup_paths.get(""), cgroup_paths.get("freezer")
     if freezer is not None:
         return word(Path(freezer, "freezer.state")) != b"THAWED"
@@ -109,24 +106,24 @@ def is_frozen(cgroup_paths: Mapping[str, str]) -> bool:
 
 
 def began(pid: int) -> int:
-    """Return when a process began, in ticks of the kernel. OSError."""
-    # proc(5): fields count from behind the name, which may hold blanks, parentheses and line ends.
+    """Return when a process began, in clock ticks since boot. Raise OSError."""
+    # proc(5): count the fields behind the name, which may hold blanks, parentheses and line ends.
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def status(pid: int) -> bytes:
-    """Return /proc/<pid>/status. OSError."""
+    """Return /proc/<pid>/status. Raise OSError."""
     with Path(f"/proc/{pid}/status").open("rb") as file:
         return file.read(STATUS_BYTES)
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file of runc's or containerd's. OSError, also where it is larger than STATE_LIMIT."""
+    """Return a file of runc or containerd. Raise OSError, also if it exceeds STATE_LIMIT."""
     return read_regular(path, most=STATE_LIMIT)
 
 
 def word(path: Path) -> bytes:
-    """Return the word in a file of the kernel's; nothing where it is not there."""
+    """Return the content of a kernel file of one word; empty if it is missing."""
     try:
         return path.read_bytes().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The Docker SDK's API client, with the shim's own connections under it."""
+"""The Docker SDK's API client over the server's pool of connections."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ _JSON = {**USER_AGENT, "Content-Type": "application/json"}
 
 
 class Reply(requests.Response):
-    """A complete response of the Engine, in the form the SDK's methods read."""
+    """A complete response of the Engine, in the form that the SDK's methods read."""
 
     def __init__(self, head: Head, content: bytes) -> None:
         super().__init__()
@@ -42,16 +42,15 @@ class Reply(requests.Response):
 class DockerSession(docker.APIClient):
     """`docker.APIClient` whose requests go over a `Pool`. Thread-safe.
 
-    The SDK contributes the paths and parameters of ten calls. It is inherited, not called with a transport below it,
-    because of the time it would take: an inspect by the SDK's own transport takes 770 to 1040 us of the processor, of
-    which all but the system calls is requests (sessions, cookies, proxies, redirects, prepared requests) and remains
-    with any transport adapter; by this class it takes 64 to 113 us (`make bench-http`). Besides, its connections
-    cannot be woken by another thread, and its API version is fixed for life. So `request`, the one method that all of
-    the SDK's calls end in, is replaced as a whole, and raises `Refused` for every error status.
+    The SDK contributes the paths and parameters of ten calls. This class replaces `request`, the method that all of the
+    SDK's calls use, and raises `Refused` for every error status. A transport adapter below the SDK would be too slow:
+    an inspect takes 770 to 1040 us of processor time with the SDK's transport, almost all of it in requests (sessions,
+    cookies, proxies, redirects, prepared requests), and 64 to 113 us with this class (`make bench-http`). Besides,
+    another thread cannot end the waits of the SDK's connections, and the SDK's API version is fixed.
     """
 
     def __init__(self, pool: Pool, *, timeout: float | None) -> None:
-        # The version given here only keeps the constructor from docker_call the Engine: each connection has its own.
+        # This version only keeps the constructor from querying the Engine: each connection has its own version.
         super().__init__(
             base_url=f"unix://{pool.path}",
             version=text_from_version(OLDEST),
@@ -71,13 +70,12 @@ class DockerSession(docker.APIClient):
         into: Whole | Rows | None = None,
         **_unused: Any,
     ) -> Reply:
-        """Send a request and read its whole response; `timeout` in seconds, None for the scope's bound alone.
+        """Send a request and read its whole response into `into`, by default at most ANSWER bytes.
 
-        The body is read into `into`, by default at most ANSWER bytes; TooLarge beyond that.
-
-        `url` is the SDK's, or a path of the Engine API without its version. The SDK's headers are dropped: of them
-        only those that root's ~/.docker/config.json sets for the command line would matter. Raise Refused for an error
-        status, ConnectionLost, TimedOut.
+        `timeout` is in seconds; None leaves the bound to the scope. `url` is the SDK's, or a path of the Engine API
+        without its version. The SDK's headers are dropped: the only relevant headers would be those that root's
+        ~/.docker/config.json sets for the command line. Raise Refused for an error status, TooLarge beyond the bound of
+        `into`, ConnectionLost or TimedOut.
         """
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(timeout))
@@ -113,8 +111,8 @@ class DockerSession(docker.APIClient):
     ) -> Iterator["ResponseStream"]:
         """Send a request and yield its response as a stream.
 
-        `timeout` in seconds bounds the wait for its head; None leaves it to the scope. Leaving the block before the
-        end of the response, or a client that goes away, closes the connection, which ends Docker's work.
+        `timeout` in seconds bounds the wait for its head; None leaves it to the scope. The connection is closed, which
+        ends Docker's work, if the block is left before the end of the response or the client disconnects.
         """
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(timeout))
@@ -134,9 +132,9 @@ class DockerSession(docker.APIClient):
 
 
 class ResponseStream:
-    """A response under way on a connection of its own. One thread reads; any may `abort`.
+    """A response that is being read on a dedicated connection. One thread reads; any thread may `abort`.
 
-    Each wait is bound by the scope of the waiting thread. `scope` is the one the stream was opened in.
+    The scope of the waiting thread bounds each wait. `scope` is the scope in which the stream was opened.
     """
 
     __slots__ = ("_aborted", "_connection", "_use", "scope")
@@ -148,7 +146,7 @@ class ResponseStream:
         self._aborted = threading.Event()
 
     def is_aborted(self) -> bool:
-        """Whether `abort` ended the stream, not the Engine."""
+        """Return whether `abort` ended the stream, not the Engine."""
         return self._aborted.is_set()
 
     def read(self) -> bytes:
@@ -156,7 +154,7 @@ class ResponseStream:
         return self._next(self._connection.read)
 
     def read_raw(self, most: int) -> bytes:
-        """Wait for the next bytes, `most` or fewer, of an upgraded connection; empty at its end, and after `abort`."""
+        """Wait for up to `most` bytes of an upgraded connection; empty at its end, and after `abort`."""
         return self._next(lambda scope: self._connection.read_raw(scope, most=most))
 
     def write(self, data: bytes | memoryview) -> None:
@@ -164,23 +162,20 @@ class ResponseStream:
         self._connection.send(data, scope=deadline.current())
 
     def write_eof(self) -> None:
-        """Close the sending direction; reading goes on."""
+        """Close the sending direction; the connection stays readable."""
         self._connection.send_eof()
 
     def abort(self) -> None:
-        """End the connection, and every wait on it. Idempotent."""
+        """End the connection and every wait on it. Idempotent."""
         self._aborted.set()
         self._connection.abort(self._use)
 
     def abandon(self) -> None:
-        """Read the response no further. The connection is reused once Docker has sent the rest."""
+        """Stop reading the response. The connection is reused once Docker has sent the rest."""
         self._connection.abandon()
 
     def end(self) -> None:
-        """Finish the use of the connection, which is aborted unless the response was read to its end or abandoned.
-
-        The stream does not touch the connection afterwards.
-        """
+        """End the use of the connection; abort it unless the response was read to its end or abandoned."""
         if not self._connection.reusable:
             self.abort()
         self._connection.end_use()

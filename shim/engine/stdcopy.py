@@ -1,7 +1,7 @@
-"""Docker's multiplexed stream: stdout and stderr of a process without a terminal, framed on one connection.
+"""Decodes Docker's multiplexed stream: stdout and stderr of a process without a terminal on one connection.
 
 A frame is a header of 8 bytes (stream number, three zero bytes, payload length as big-endian uint32) and its payload
-(source: the Engine API, "Attach to a container", stream format). Stream 3 carries an error of the daemon itself.
+(source: the Engine API, "Attach to a container", stream format). Stream 3 carries an error of the daemon.
 """
 
 import struct
@@ -9,14 +9,14 @@ import struct
 STDIN, STDOUT, STDERR, SYSTEM_ERROR = 0, 1, 2, 3
 
 MAX_PAYLOAD = 16 * 1024 * 1024
-"""Docker copies in pieces of 32 KiB; a far longer frame means that this is not the multiplexed format."""
+"""Docker copies in pieces of 32 KiB; a much longer frame means that the stream has another format."""
 
 _HEADER = struct.Struct(">II")
 _ZEROS = 0xFF_FFFF
-"""Bits of the first word that are never set."""
+"""The bits of the first word that are always 0."""
 
 Frame = tuple[int, bytes]
-"""Stream number and bytes, never empty. The boundaries have no meaning: the bytes are what has arrived so far."""
+"""A stream number and non-empty bytes. The boundaries between frames have no meaning."""
 
 
 class MalformedStream(Exception):
@@ -24,22 +24,22 @@ class MalformedStream(Exception):
 
 
 class Decoder:
-    """Bytes in, frames out."""
+    """Decodes bytes into frames."""
 
     __slots__ = ("_header", "_left", "_stream")
 
     def __init__(self) -> None:
         self._header = b""
-        """The beginning of a header, of which the rest is still to come."""
+        """The beginning of an incomplete header."""
         self._stream = STDOUT
         self._left = 0
-        """Bytes of the current payload still to come."""
+        """Remaining bytes of the current payload."""
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Return the frames in `data`; of an incomplete payload the part that has arrived.
+        """Return the frames in `data`, including the available part of an incomplete payload.
 
-        Docker frames each 4 KiB that a process writes. Consecutive ones of a stream are joined: the costs further on
-        are per piece rather than per byte.
+        Docker frames each 4 KiB that a process writes. Consecutive frames of a stream are joined, since the later costs
+        are per piece and not per byte.
         """
         frames: list[Frame] = []
         data, self._header = self._header + data, b""
@@ -68,13 +68,13 @@ class Decoder:
         return frames
 
     def end(self) -> None:
-        """Note the end of the stream. Raise MalformedStream when a frame is incomplete."""
+        """Handle the end of the stream. Raise MalformedStream if a frame is incomplete."""
         if self._left or self._header:
             raise MalformedStream(f"the stream ended inside a frame, {self._left} bytes before the end of its payload")
 
 
 def _read_header(data: bytes, at: int) -> tuple[int, int]:
-    """Return the stream and the length of the payload of the frame at an offset."""
+    """Return the stream and the payload length of the frame at an offset."""
     word, size = _HEADER.unpack_from(data, at)
     stream = word >> 24
     if stream > SYSTEM_ERROR or word & _ZEROS or size > MAX_PAYLOAD:

@@ -1,18 +1,18 @@
-"""The first process of a container, known before Docker answers the start.
+"""Finds the first process of a starting container before Docker answers the start.
 
-runc keeps the state of each container in a directory of its id, below Docker's own one for what runs (`exec-root`). The
-file `state.json` there names the first process as soon as it has all its namespaces and sysctls; it waits to be started
-then, for 30 to 50 ms. Some releases of runc write the file once before that, with -1 for the process.
+runc keeps the state of each container in a directory named by its id, below Docker's `exec-root`. The file `state.json`
+there names the first process as soon as the process has all namespaces and sysctls. The process then waits 30 to 50 ms
+for its start. Some releases of runc write the file once earlier, with -1 for the process.
 
-By then Docker has also done what it does to the network namespace. Most Engines do it in a hook that runc runs before;
-26.0, and those from 28.0 on, do it between create and start, but only bring `lo` up, as runc has done.
+By then Docker has finished with the network namespace. Most Engines set it up in a hook that runc runs earlier. Engine
+26.0, and Engines from 28.0 on, set it up between create and start, but only bring `lo` up, which runc has already done.
 
-Where what is left for them there does no harm, the namespace can be used 10 to 15 ms earlier. runc makes its directory
-for the container first, then the control group, and then, at once, the namespaces and the process that lives in them.
-No event shows the last step; from the first one on, the control group is read every millisecond.
+If Docker's remaining work in the namespace is harmless, the namespace can be used 10 to 15 ms earlier. runc first makes
+its directory for the container, then the control group, and then, at once, the namespaces with their first process. No
+event shows the last step, so after the first step the control group is read every millisecond.
 
-No API of Docker's shows this. A caller must do without where it cannot be seen: under another OCI runtime, or with
-Docker's directories out of sight.
+Docker's API does not show any of this. With another OCI runtime, or without access to Docker's directories, the first
+process stays unknown until Docker answers.
 """
 
 import os
@@ -32,22 +32,22 @@ from shim.base.proc import value_of
 from shim.base.wakeup import Waker
 
 STATE_LIMIT = 4 << 20
-"""Most bytes of a file of runc's: the whole configuration of the container, its seccomp profile included."""
+"""Bytes of a file of runc: the whole configuration of the container, including its seccomp profile."""
 
 SEARCH_SECONDS = 0.001
-"""Time between two readings of a control group."""
+"""Interval between two reads of a control group."""
 SEARCHES = 30
-"""Most readings for one container; then the state of runc is waited for. They are 10 where the machine is idle."""
+"""Maximum reads for a container; after that only runc's state counts. An idle machine needs 10 reads."""
 AT_ONCE = 2
-"""Most containers whose control groups are read: where more are started, they wait for the processors."""
+"""Maximum concurrent starts whose control groups are read: with more starts the processors are the bottleneck."""
 
 _READ = 1 << 16
-"""Most bytes of a file of the kernel's: a container that is starting has some processes."""
+"""Bytes read from a kernel file: a starting container has few processes."""
 _OWN_NAMESPACE = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
 
 _STATE = "state.json"
 _CONTAINERS = Path("runtime-runc/moby")
-"""Below `exec-root`: by Docker's name for runc, and by its namespace in containerd."""
+"""runc's directory below `exec-root`: Docker's name for runc, and Docker's namespace in containerd."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,47 +57,47 @@ class _State(msgspec.Struct):
 
 
 def state_file(exec_root: Path, container_id: str) -> Path:
-    """Return the file in which runc keeps the state of a container."""
+    """Return the path of runc's state of a container."""
     return exec_root / _CONTAINERS / container_id / _STATE
 
 
 class StartingTask:
-    """A container whose start is under way. Thread-safe."""
+    """A container that is being started. Thread-safe."""
 
     def __init__(self, container_id: str, changed: threading.Condition, *, group: str) -> None:
         self.group = group
         self.searches = SEARCHES if group else 0
-        """How often the control group may be read yet; of the thread's own."""
+        """Remaining reads of the control group; used only by the thread."""
         self._what = f"wait for the first process of container {container_id}"
         self._changed = changed
         self._pid = 0
         self._ended = False
 
     def wait(self) -> int:
-        """Wait for its first process and return its pid; 0 if `end` comes before, or nothing can be known.
+        """Wait for the first process and return its pid; 0 if `end` comes first, or the start cannot be watched.
 
-        Raise Cancelled or DeadlineExceeded with the current scope.
+        Raise Cancelled or DeadlineExceeded when the current scope ends.
         """
         deadline.wait_for(self._changed, lambda: self._pid or self._ended, what=self._what)
         return self._pid
 
     def end(self) -> None:
-        """End the wait: Docker has answered."""
+        """End the wait, since Docker has answered."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def found(self, pid: int) -> None:
-        """Note the first process."""
+        """Record the first process."""
         with self._changed:
             self._pid = pid
             self._changed.notify_all()
 
 
 class TaskWatch:
-    """Waits for the first processes of containers that Docker is asked to start. Thread-safe.
+    """Waits for the first processes of starting containers. Thread-safe.
 
-    One inotify instance and one thread for all, from the first wait on: a node has few instances.
+    All waits share an inotify instance, since a node has few, and a thread; the first wait creates both.
     """
 
     def __init__(self) -> None:
@@ -106,23 +106,24 @@ class TaskWatch:
         self._tasks: dict[str, StartingTask] = {}
         """By container id."""
         self._watched: dict[int, str] = {}
-        """Container ids by the number of the watch of their directory."""
+        """Container ids by the watch number of their directory."""
         self._forming: dict[str, StartingTask] = {}
-        """Those whose control groups are read; of the thread's own."""
+        """The tasks whose control groups are read; used only by the thread."""
         self._inotify: INotify | None = None
         self._stop: Waker | None = None
         self._thread: threading.Thread | None = None
 
     def learn(self, root: str) -> None:
-        """Note Docker's `exec-root`, which may be another after a restart of Docker; empty is ignored."""
+        """Set Docker's `exec-root`, which may change with a restart of Docker; an empty root is ignored."""
         if root:
             self._directory = Path(root) / _CONTAINERS
 
     @contextmanager
     def starting(self, container_id: str, *, group: str = "") -> Iterator[StartingTask]:
-        """Watch for a container that is to be started in the block.
+        """Watch for the first process of a container that is started in the block.
 
-        `group` is the directory of its control group, where its network namespace may be used as soon as it is there.
+        `group` is the directory of its control group; empty if its network namespace may not be used until runc's state
+        names the process.
         """
         task = StartingTask(container_id, self._changed, group=group)
         try:
@@ -138,7 +139,7 @@ class TaskWatch:
             self._drop_watches()
 
     def close(self) -> None:
-        """End the thread. No container may be starting any more."""
+        """End the thread. No container may be starting."""
         if self._thread is None or self._stop is None or self._inotify is None:
             return
         self._stop.wake()
@@ -152,7 +153,7 @@ class TaskWatch:
                 task.end()
                 return
             inotify = self._running_locked()
-            # Again each time, which changes nothing where it is watched already: the directory may be a new one.
+            # Add the watch each time: the directory may be new, and a second watch of it changes nothing.
             inotify.add_watch(self._directory, flags.CREATE | flags.ONLYDIR)
             self._tasks[container_id] = task
 
@@ -185,7 +186,7 @@ class TaskWatch:
         else:
             changed = {watched.get(event.wd, event.name) for event in events}
         for container_id in changed & tasks.keys():
-            assert containers is not None  # noqa: S101 - without it nothing is waited for
+            assert containers is not None  # noqa: S101 - without a directory there are no tasks
             pid = self._first_process(inotify, containers / container_id)
             if pid > 0:
                 tasks[container_id].found(pid)
@@ -193,7 +194,7 @@ class TaskWatch:
                 self._forming[container_id] = tasks[container_id]
 
     def _search(self) -> None:
-        """Read the control groups of containers that runc is making."""
+        """Read the control groups of the containers that runc is creating."""
         with self._changed:
             forming = {name: task for name, task in self._forming.items() if self._tasks.get(name) is task}
         for name, task in list(forming.items()):
@@ -206,7 +207,7 @@ class TaskWatch:
         self._forming = forming
 
     def _first_process(self, inotify: INotify, directory: Path) -> int:
-        """Return the pid that the state of a container names now; from now on, a new state is an event."""
+        """Return the pid in the state of a container, or 0; from now on, a new state causes an event."""
         try:
             number = inotify.add_watch(directory, flags.MOVED_TO | flags.ONLYDIR)
             with self._changed:
@@ -214,12 +215,12 @@ class TaskWatch:
             content = read_regular(directory / _STATE, most=STATE_LIMIT)
             return msgspec.json.decode(content, type=_State).init_process_pid
         except (OSError, ValueError):
-            return 0  # not there yet, or gone again; or a file of no runc that is known
+            return 0  # the file is missing, or another runtime's
         finally:
             self._drop_watches()
 
     def _drop_watches(self) -> None:
-        """Remove the watches of containers that nothing waits for."""
+        """Remove the watches that no task needs."""
         with self._changed:
             for number in [number for number, container in self._watched.items() if container not in self._tasks]:
                 del self._watched[number]
@@ -231,15 +232,15 @@ class TaskWatch:
 def _first_of_namespace(group: str) -> int:
     """Return the process of a control group that is the first of a PID namespace; 0 if there is none.
 
-    runc makes it last: all its namespaces are there.
+    When runc has created this process, all its namespaces exist.
     """
-    # By system calls alone, for this is read each millisecond: `Path` takes several times as long.
+    # Bare system calls, since this runs each millisecond and `Path` takes several times as long.
     try:
         for pid in map(int, _content(f"{group}/cgroup.procs").split()):
             if os.readlink(f"/proc/{pid}/ns/pid") != _OWN_NAMESPACE and _is_first(pid):  # noqa: PTH115
                 return pid
     except (OSError, ValueError):
-        pass  # not there yet, or a process that has ended
+        pass  # the group is missing, or a process has exited
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Checks of the API version. The only place with the error text for an Engine that is too old."""
+"""Checks the API version of an Engine, and has the error text for an Engine that is too old."""
 
 from shim.domain.errors import Unsupported
 from shim.engine.connection import ApiVersion, text_from_version
@@ -17,7 +17,7 @@ FIRST_ENGINE = {
     (1, 51): "28.3",
     (1, 52): "29.0",
 }
-"""The first Engine that speaks each API version (the version history of the Engine API)."""
+"""The first Engine release of each API version (the version history of the Engine API)."""
 
 
 def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
@@ -27,6 +27,7 @@ def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
 
 
 def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
-    """Return such as `needs Docker Engine 25.0 (API 1.44); this one speaks 1.41`."""
+    """Return a text such as `needs Docker Engine 25.0 (API 1.44); this one speaks 1.41`."""
+
     least, speaks = text_from_version(needs), text_from_version(have)
     return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {least}); this one speaks {speaks}"

@@ -22,7 +22,7 @@ from shim.base.gather import gather
 from shim.domain.errors import DeadlineExceeded, ShimError
 from shim.domain.labels import TYPE
 from shim.engine.answers import ContainerSummary, Event
-from shim.engine.hanging import answered_within
+from shim.engine.timeouts import answered_within
 from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, Engine
 from shim.view.node_view import NodeView
 from shim.view.processes import process_ended

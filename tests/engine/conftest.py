@@ -1,4 +1,4 @@
-"""An adapter, and the parts of one, on a scripted Engine."""
+"""Adapters, and their parts, on a scripted Engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
-    # A timeout that no test waits for: the end of a call that should have ended otherwise would seem the same.
+    # A timeout that no test reaches: it would look like the expected end of a call.
     made = DockerEngine(f"unix://{server.path}", request_timeout=LONGEST)
     yield made
     made.close()
@@ -30,7 +30,7 @@ def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
 
 @pytest.fixture
 def impatient(server: ScriptedServer) -> Iterator[DockerEngine]:
-    """An adapter that waits 0.05 s for an answer, and is connected: only the test's own call has to be in time."""
+    """A connected adapter that waits 0.05 s for an answer: only the call of the test has to be in time."""
     made = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
     wait_until(lambda: connected(made))
     yield made
@@ -38,7 +38,7 @@ def impatient(server: ScriptedServer) -> Iterator[DockerEngine]:
 
 
 def connected(engine: DockerEngine) -> bool:
-    """Try to connect; the connection is kept for the next call."""
+    """Connect; the connection is kept for the next call."""
     try:
         return bool(engine.api_version)
     except DeadlineExceeded:

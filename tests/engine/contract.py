@@ -1,7 +1,6 @@
-"""What every Engine must do is tried with this: the fake in memory, and the real ones.
+"""The contract of every Engine: the fake in memory, and real Engines.
 
-The tests are in `contract_containers.py` and `contract_streams.py`; who imports them and has a `subject` fixture runs
-them.
+The tests are in the modules `contract_*.py`; a module with a `subject` fixture that imports them runs them.
 """
 
 import threading
@@ -15,35 +14,35 @@ from shim.engine.interface import Engine, JsonObject
 UNKNOWN = "f" * 64
 LABEL, IMAGE_LABEL = "org.example.from", "org.example.image"
 SECONDS = 30
-"""Bound on what must happen at once; a real Engine on a loaded machine takes its time."""
+"""Bound on immediate actions; a real Engine on a busy machine may be slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """An Engine under test. Containers made through it are removed by its maker."""
+    """An Engine under test. The fixture removes the containers of a test."""
 
     engine: Engine
     image: str
     """A busybox, labelled IMAGE_LABEL=image and LABEL=image."""
     make_image: Callable[[str], str]
-    """Have a fresh image of this name, and give its id."""
+    """Make a new image with this name and return its id."""
     publish_image: Callable[[str], str]
-    """Offer a fresh image for pulling below this repository name, and give its reference."""
+    """Publish a new image for pulls below this repository name and return its reference."""
     expect_exec: Callable[[list[str], bytes, bytes, int], None]
-    """Say what a command will do: stdout, stderr, exit code; only the fake needs it."""
+    """Script a command for the fake: its stdout, stderr and exit code."""
     expect_endless_exec: Callable[[list[str], bytes], None]
-    """The same of one that runs on after its first output."""
+    """Script a command that goes on after its first output."""
     expect_cat: Callable[[list[str]], None]
-    """The same of one that writes what it reads, and ends with its input."""
+    """Script a command that copies its input to its output."""
     expect_stty: Callable[[list[str]], None]
-    """The same of one that writes the size of its terminal, as `stty size` does, when a line is typed."""
+    """Script a command that writes the size of its terminal, as `stty size` does, after each input line."""
     wait_executed: Callable[[str], None]
     """Wait until a started container executes its program; until then it is runc, and SIGTERM ends it with code 2."""
     names: Iterator[str]
-    """Container names that are free."""
+    """Free container names."""
 
     def body(self, **changes: object) -> JsonObject:
-        """A container that runs until it is stopped, without network."""
+        """Return the body of a container that runs until it is stopped, without a network."""
         return {
             "Image": self.image,
             "Cmd": ["sleep", "600"],
@@ -62,7 +61,7 @@ class Subject:
 
 
 class WatchedScope(Scope):
-    """A scope that knows when a caller waits in it."""
+    """A scope that records when a caller waits in it."""
 
     def __init__(self) -> None:
         super().__init__()

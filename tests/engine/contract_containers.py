@@ -14,7 +14,7 @@ from shim.engine.interface import Engine
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, UNKNOWN, Subject, WatchedScope
 from tests.fakes.engine_state import NEVER
 
-# What it is
+# Description
 
 
 def test_the_engine_answers(subject: Subject) -> None:
@@ -29,7 +29,7 @@ def test_the_engine_answers(subject: Subject) -> None:
     assert subject.engine.daemon_pid() > 1
 
 
-def test_an_answer_moves_the_time_of_the_last_one(subject: Subject) -> None:
+def test_an_answer_updates_answered_at(subject: Subject) -> None:
     before = time.monotonic()
     subject.engine.ping()
     after = time.monotonic()
@@ -39,7 +39,7 @@ def test_an_answer_moves_the_time_of_the_last_one(subject: Subject) -> None:
 # A container's life
 
 
-def test_a_created_container_has_what_it_was_given(subject: Subject) -> None:
+def test_a_created_container_has_its_configuration(subject: Subject) -> None:
     name = next(subject.names)
     container_id = subject.engine.create_container(name=name, body=subject.body())
     seen = subject.engine.inspect_container(container_id)
@@ -55,7 +55,7 @@ def test_a_created_container_has_what_it_was_given(subject: Subject) -> None:
     assert seen.created.endswith("Z")
 
 
-def test_image_labels_lie_below_those_of_the_container(subject: Subject) -> None:
+def test_container_labels_override_image_labels(subject: Subject) -> None:
     seen = subject.engine.inspect_container(subject.created())
 
     assert (seen.config.labels or {})[IMAGE_LABEL] == "image"
@@ -89,14 +89,14 @@ def test_a_started_container_runs_and_starting_again_changes_nothing(subject: Su
     assert subject.engine.inspect_container(container_id).state == first.state
 
 
-def test_the_path_of_the_driver_local_is_not_reported(subject: Subject) -> None:
+def test_the_log_path_of_the_driver_local_is_not_reported(subject: Subject) -> None:
     container_id = subject.running(HostConfig={"LogConfig": {"Type": "local", "Config": {"max-size": "1m"}}})
     seen = subject.engine.inspect_container(container_id)
 
     assert (seen.host_config.log_config.type, seen.log_path) == ("local", "")
 
 
-def test_a_container_cannot_join_a_network_that_does_not_run(subject: Subject) -> None:
+def test_a_container_cannot_join_the_network_of_a_stopped_container(subject: Subject) -> None:
     pause = subject.created()
     container_id = subject.created(HostConfig={"NetworkMode": f"container:{pause}"})
 
@@ -104,7 +104,7 @@ def test_a_container_cannot_join_a_network_that_does_not_run(subject: Subject) -
         subject.engine.start_container(container_id)
 
 
-def test_a_stopped_container_has_ended_and_stopping_again_changes_nothing(subject: Subject) -> None:
+def test_a_stopped_container_has_exited_and_can_be_stopped_again(subject: Subject) -> None:
     container_id = subject.running()
     subject.wait_executed(container_id)
     subject.engine.stop_container(container_id, grace=0)
@@ -117,7 +117,7 @@ def test_a_stopped_container_has_ended_and_stopping_again_changes_nothing(subjec
     assert subject.engine.inspect_container(container_id).state == ended.state
 
 
-def test_stopping_a_container_that_never_ran_is_nothing(subject: Subject) -> None:
+def test_stopping_a_created_container_changes_nothing(subject: Subject) -> None:
     container_id = subject.created()
     subject.engine.stop_container(container_id, grace=0)
 
@@ -125,15 +125,15 @@ def test_stopping_a_container_that_never_ran_is_nothing(subject: Subject) -> Non
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "KILL", "9"])
-def test_a_killed_container_ends_with_the_exit_code_of_its_signal(subject: Subject, signal: str) -> None:
+def test_a_killed_container_has_the_exit_code_of_its_signal(subject: Subject, signal: str) -> None:
     container_id = subject.running()
     subject.engine.kill_container(container_id, signal=signal)
-    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the end
+    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the exit
 
     assert subject.engine.inspect_container(container_id).state.exit_code == 137
 
 
-def test_a_container_that_does_not_run_cannot_be_killed(subject: Subject) -> None:
+def test_a_container_that_is_not_running_cannot_be_killed(subject: Subject) -> None:
     with pytest.raises(FailedPrecondition, match="not running"):
         subject.engine.kill_container(subject.created(), signal="SIGKILL")
 
@@ -189,7 +189,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_what_is_unknown_is_not_found(subject: Subject, call: Callable[[Engine], object]) -> None:
+def test_an_unknown_id_is_not_found(subject: Subject, call: Callable[[Engine], object]) -> None:
     with pytest.raises(NotFound):
         call(subject.engine)
 
@@ -199,7 +199,7 @@ def test_an_unknown_exec_cannot_be_started(subject: Subject) -> None:
         pytest.fail("it was started")
 
 
-def test_waiting_for_the_removal_of_the_unknown_returns(subject: Subject) -> None:
+def test_waiting_for_the_removal_of_an_unknown_container_returns(subject: Subject) -> None:
     subject.engine.wait_removed(UNKNOWN)
 
 
@@ -213,7 +213,7 @@ def test_a_wait_ends_with_its_deadline(subject: Subject) -> None:
         subject.engine.wait_removed(container_id)
 
 
-def test_a_wait_ends_when_its_client_goes(subject: Subject) -> None:
+def test_a_wait_ends_when_its_client_leaves(subject: Subject) -> None:
     container_id = subject.running()
     scope = WatchedScope()
     with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
@@ -223,7 +223,7 @@ def test_a_wait_ends_when_its_client_goes(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("call", ["inspect_container", "start_container", "remove_container"])
-def test_nothing_is_asked_for_a_client_that_is_gone(subject: Subject, call: str) -> None:
+def test_no_call_is_made_for_a_client_that_has_left(subject: Subject, call: str) -> None:
     container_id = subject.created()
     scope = Scope()
     scope.cancel()

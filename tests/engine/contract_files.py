@@ -1,4 +1,4 @@
-"""What every Engine must do when the files of a container are read. See `tests.engine.contract`."""
+"""The contract of every Engine: files of a container. See `tests.engine.contract`."""
 
 import io
 import tarfile
@@ -25,7 +25,7 @@ def _content(archive: Iterator[bytes]) -> bytes:
         return reader.read() if reader else b""
 
 
-def test_a_file_of_a_container_that_never_ran_is_read(subject: Subject) -> None:
+def test_a_file_of_a_created_container_is_read(subject: Subject) -> None:
     container_id = subject.created()
     stat = subject.engine.stat_path(container_id, PASSWD)
     with subject.engine.archive(container_id, PASSWD) as archive:
@@ -37,7 +37,7 @@ def test_a_file_of_a_container_that_never_ran_is_read(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/etc/"])
-def test_a_directory_is_reported_as_one(subject: Subject, path: str) -> None:
+def test_a_directory_is_reported_as_a_directory(subject: Subject, path: str) -> None:
     stat = _seen(subject, path)
 
     assert stat is not None
@@ -52,7 +52,7 @@ def test_a_link_is_reported_with_its_target(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/etc/nowhere/deeper"])
-def test_where_nothing_is_nothing_is_read(subject: Subject, path: str) -> None:
+def test_a_missing_path_is_none_or_not_found(subject: Subject, path: str) -> None:
     container_id = subject.created()
 
     assert subject.engine.stat_path(container_id, path) is None
@@ -75,7 +75,7 @@ def test_an_archive_can_be_left_unread(subject: Subject) -> None:
     subject.engine.remove_container(container_id)
 
 
-def test_nothing_is_read_for_a_client_that_is_gone(subject: Subject) -> None:
+def test_no_file_is_read_for_a_client_that_has_left(subject: Subject) -> None:
     container_id = subject.created()
     scope = Scope()
     scope.cancel()

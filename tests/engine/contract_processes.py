@@ -1,4 +1,4 @@
-"""What every Engine must do with the input and the terminal of a process. See `tests.engine.contract`."""
+"""The contract of every Engine: input and terminals of processes. See `tests.engine.contract`."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_an_exec_reads_its_input_to_the_end(subject: Subject) -> None:
     assert (ended.running, ended.exit_code) == (False, 0)
 
 
-def test_the_execs_of_a_container_are_known_until_they_end_with_their_detach_keys(subject: Subject) -> None:
+def test_running_execs_are_listed_with_their_detach_keys(subject: Subject) -> None:
     subject.expect_cat(["cat"])
     container = subject.running()
     assert not subject.engine.inspect_container(container).exec_ids
@@ -45,7 +45,7 @@ def test_the_execs_of_a_container_are_known_until_they_end_with_their_detach_key
         assert set(subject.engine.inspect_container(container).exec_ids or []) == {mine, other}
         assert server_of(subject.engine.inspect_exec(mine).detach_keys) == "serverId"
         assert server_of(subject.engine.inspect_exec(other).detach_keys) == ""
-        # Without a terminal they are input like any other.
+        # Without a terminal they are ordinary input.
         typed = bytes(0 if key == "ctrl-@" else ord(key) for key in keys.split(","))
         stream.write(typed + b"\n")
         output = b""
@@ -58,7 +58,7 @@ def test_the_execs_of_a_container_are_known_until_they_end_with_their_detach_key
     wait_until(lambda: mine not in (subject.engine.inspect_container(container).exec_ids or []))
 
 
-def test_the_terminal_of_an_exec_has_the_size_it_was_given(subject: Subject) -> None:
+def test_the_terminal_of_an_exec_is_resized(subject: Subject) -> None:
     command = ["sh", "-c", "read line; stty size"]
     subject.expect_stty(command)
     exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command, Tty=True))
@@ -72,7 +72,7 @@ def test_the_terminal_of_an_exec_has_the_size_it_was_given(subject: Subject) -> 
     assert output.strip() == b"37 101"
 
 
-def test_the_terminal_of_an_exec_is_started_with_its_size(subject: Subject) -> None:
+def test_the_terminal_of_an_exec_starts_with_its_size(subject: Subject) -> None:
     if subject.engine.api_version < (1, 42):
         pytest.skip("this Engine sizes a terminal only when it runs")
     command = ["sh", "-c", "read line; stty size"]
@@ -91,7 +91,7 @@ def _attach(*, stdin: bool = True) -> AttachOptions:
     return AttachOptions(stdin=stdin, stdout=True, stderr=True, detach_keys="")
 
 
-def test_an_attachment_is_the_input_and_output_of_the_container(subject: Subject) -> None:
+def test_an_attachment_carries_the_input_and_output_of_the_container(subject: Subject) -> None:
     container_id = subject.running(Cmd=["cat"], OpenStdin=True, StdinOnce=True)
     with subject.engine.attach_container(container_id, options=_attach()) as stream:
         frames = stream.frames()
@@ -100,11 +100,11 @@ def test_an_attachment_is_the_input_and_output_of_the_container(subject: Subject
         stream.close_stdin()
         assert list(frames) == []
 
-    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the end
+    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the exit
     assert subject.engine.inspect_container(container_id).state.exit_code == 0
 
 
-def test_an_attachment_ends_with_its_container_and_the_container_not_with_it(subject: Subject) -> None:
+def test_an_attachment_ends_with_its_container_but_does_not_end_it(subject: Subject) -> None:
     container_id = subject.running()
     with subject.engine.attach_container(container_id, options=_attach(stdin=False)):
         pass
@@ -114,7 +114,7 @@ def test_an_attachment_ends_with_its_container_and_the_container_not_with_it(sub
         assert list(stream.frames()) == []
 
 
-def test_a_container_that_does_not_run_has_no_terminal_to_resize(subject: Subject) -> None:
+def test_the_terminal_of_a_stopped_container_cannot_be_resized(subject: Subject) -> None:
     with pytest.raises(FailedPrecondition):
         subject.engine.resize_container(subject.created(Tty=True), width=80, height=24)
 

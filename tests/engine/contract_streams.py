@@ -33,14 +33,14 @@ def test_an_exec_gives_its_output_and_exit_code(subject: Subject) -> None:
     assert (ended.running, ended.exit_code) == (False, 3)
 
 
-def test_a_prepared_exec_has_not_run(subject: Subject) -> None:
+def test_a_created_exec_has_not_run(subject: Subject) -> None:
     exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(["true"]))
     seen = subject.engine.inspect_exec(exec_id)
 
     assert (seen.running, seen.exit_code, seen.pid) == (False, None, 0)
 
 
-def test_an_exec_outlives_the_deadline_of_who_reads_it(subject: Subject) -> None:
+def test_an_exec_outlives_the_deadline_of_its_reader(subject: Subject) -> None:
     command = ["sleep", "600"]
     subject.expect_endless_exec(command, b"")
     exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command))
@@ -77,7 +77,7 @@ def test_an_exec_ends_with_its_container(subject: Subject) -> None:
     assert (ended.running, ended.exit_code) == (False, 137)
 
 
-def test_a_prepared_exec_is_forgotten_with_the_end_of_its_container(subject: Subject) -> None:
+def test_a_created_exec_is_gone_after_the_exit_of_its_container(subject: Subject) -> None:
     container_id = subject.running()
     exec_id = subject.engine.create_exec(container_id, body=_exec_body(["true"]))
     subject.engine.stop_container(container_id, grace=0)
@@ -129,7 +129,7 @@ def test_an_image_in_use_is_not_removed_by_its_id(subject: Subject) -> None:
     assert subject.engine.inspect_image(reference).id == image_id
 
 
-def test_a_pulled_image_is_here_and_progress_was_reported(subject: Subject) -> None:
+def test_a_pull_reports_progress_and_brings_the_image(subject: Subject) -> None:
     reference = subject.publish_image("pulled")
     reported: list[PullProgress] = []
     subject.engine.pull_image(reference, auth=None, progress=reported.append)
@@ -138,7 +138,7 @@ def test_a_pulled_image_is_here_and_progress_was_reported(subject: Subject) -> N
     assert any(message.status for message in reported)
 
 
-def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
+def test_an_image_missing_in_the_registry_is_not_found(subject: Subject) -> None:
     missing = subject.publish_image("there").rpartition(":")[0] + ":not-there"
 
     with pytest.raises(NotFound, match="not-there"):
@@ -149,7 +149,7 @@ def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
 
 
 def _until(events: Iterator[Event], container_id: str, *, last: str) -> Iterator[Event]:
-    """Events of the container up to `last`."""
+    """Yield events of the container up to `last`."""
     for event in events:
         if event.type == "container" and event.actor.id == container_id:
             yield event
@@ -158,7 +158,7 @@ def _until(events: Iterator[Event], container_id: str, *, last: str) -> Iterator
 
 
 def _actions(events: Iterator[Event], container_id: str, *, last: str) -> list[str]:
-    """Actions on the container up to `last`, without those that only some Engines report."""
+    """Return the actions on the container up to `last` that all Engines report."""
     actions = [event.action for event in _until(events, container_id, last=last)]
     return [action for action in actions if action in {"create", "start", "die", "destroy"}]
 
@@ -171,7 +171,7 @@ def test_events_report_the_life_of_a_container(subject: Subject) -> None:
         assert _actions(events, container_id, last="destroy") == ["create", "start", "die", "destroy"]
 
 
-def test_an_exec_is_no_event(subject: Subject) -> None:
+def test_an_exec_causes_no_event(subject: Subject) -> None:
     container_id = subject.running()
     with deadline.bound(SECONDS), subject.engine.events(since=None) as events:
         exec_id = subject.engine.create_exec(container_id, body=_exec_body(["true"]))
@@ -183,7 +183,7 @@ def test_an_exec_is_no_event(subject: Subject) -> None:
     assert set(actions) <= CONTAINER_ACTIONS
 
 
-def test_events_from_a_time_on_begin_with_that_event(subject: Subject) -> None:
+def test_events_since_a_time_include_the_event_at_that_time(subject: Subject) -> None:
     with deadline.bound(SECONDS), subject.engine.events(since=None) as events:
         first = subject.created()
         created_at = next(event.time_nano for event in events if event.actor.id == first)

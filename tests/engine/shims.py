@@ -1,4 +1,4 @@
-"""Processes that look like containerd-shims, in directories as containerd has them."""
+"""Fake containerd-shims in directories like containerd's."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ sys.stdin.read()
 
 @contextmanager
 def running_shim(task: Path, address: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a process with the name of a shim in the directory of a task, listening at an address."""
+    """Run a process with a containerd-shim's name in the directory of a task, listening at an address."""
     argv = [sys.executable, "-c", _PROGRAM, str(task), str(address)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -33,7 +33,7 @@ def running_shim(task: Path, address: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def make_task(task: Path, *, address: Path, docker_root: Path, resolv_conf: Path, old: bool = False) -> Path:
-    """Make the directory of a task, as containerd before 2.0 does if `old`."""
+    """Make the directory of a task; with `old` as containerd before 2.0 does."""
     task.mkdir(parents=True)
     mounts = [
         {"destination": "/proc", "source": "proc"},

@@ -26,7 +26,7 @@ def reported(**stat: object) -> bytes:
     ("mode", "kind"),
     [
         (0o644, PathKind.FILE),
-        (0o4755 | 1 << 23, PathKind.FILE),  # setuid is no kind of its own
+        (0o4755 | 1 << 23, PathKind.FILE),  # setuid
         (0x800001ED, PathKind.DIRECTORY),
         (0x80100000 | 0o1777, PathKind.DIRECTORY),  # sticky
         (0x080001FF, PathKind.LINK),
@@ -47,14 +47,14 @@ def test_a_kind_is_read_from_gos_mode(adapter: DockerEngine, server: ScriptedSer
     assert server.requests[-1].target.endswith("/archive?path=%2Fetc%2Fpass+wd")
 
 
-def test_a_path_is_missing_in_a_container_that_is_there(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_missing_path_in_an_existing_container_is_none(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(404))
     server.on(INSPECT, response(200, {"Id": ID}))
 
     assert adapter.stat_path(ID, PATH) is None
 
 
-def test_a_container_that_is_gone_is_not_a_missing_path(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_missing_container_is_not_a_missing_path(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(404))
     server.on(INSPECT, response(404, {"message": f"No such container: {ID}"}))
 
@@ -62,7 +62,7 @@ def test_a_container_that_is_gone_is_not_a_missing_path(adapter: DockerEngine, s
         adapter.stat_path(ID, PATH)
 
 
-def test_the_reason_of_a_failed_stat_is_asked_for(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_reason_of_a_failed_stat_is_requested(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(500))
     server.on(GET, response(500, {"message": "lstat /etc/passwd: not a directory"}))
 
@@ -70,7 +70,7 @@ def test_the_reason_of_a_failed_stat_is_asked_for(adapter: DockerEngine, server:
         adapter.stat_path(ID, PATH)
 
 
-def test_a_failure_without_a_reason_stays_one(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_failure_without_a_reason_is_still_raised(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(500))
     server.on(GET, response(200, b"archive"))
 
@@ -79,10 +79,12 @@ def test_a_failure_without_a_reason_stays_one(adapter: DockerEngine, server: Scr
 
 
 @pytest.mark.parametrize("header", ["", "X-Docker-Container-Path-Stat: %", "X-Docker-Container-Path-Stat: bm8="])
-def test_an_answer_without_a_stat_is_a_failure(adapter: DockerEngine, server: ScriptedServer, header: str) -> None:
+def test_an_answer_without_a_stat_header_is_an_error(
+    adapter: DockerEngine, server: ScriptedServer, header: str
+) -> None:
     server.on(HEAD, response(200, headers=[header] if header else []))
 
-    with pytest.raises(ShimError, match="docker's answer cannot be read"):
+    with pytest.raises(ShimError, match="Docker's answer cannot be read"):
         adapter.stat_path(ID, PATH)
 
 
@@ -93,14 +95,14 @@ def test_an_archive_comes_in_pieces(adapter: DockerEngine, server: ScriptedServe
         assert b"".join(pieces) == b"onetwo"
 
 
-def test_an_archive_that_breaks_off_is_no_archive(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_archive_that_breaks_off_is_an_error(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(GET, chunked() + chunk(b"one"), CLOSE)
 
     with adapter.archive(ID, PATH) as pieces, pytest.raises(Unavailable):
         list(pieces)
 
 
-def test_no_archive_of_what_is_missing(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_archive_of_a_missing_path_is_not_found(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(GET, response(404, {"message": f"Could not find the file {PATH} in container {ID}"}))
 
     with pytest.raises(NotFound, match="Could not find the file"), adapter.archive(ID, PATH):

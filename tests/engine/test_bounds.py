@@ -1,4 +1,4 @@
-"""What is read of Docker's answers: bytes in, and through the adapter."""
+"""Bounds on Docker's answers, for bytes and through the adapter."""
 
 import json
 import tracemalloc
@@ -24,7 +24,7 @@ EVENTS = "GET /v1.51/events"
 
 @pytest.fixture
 def peak() -> Iterator[Callable[[], int]]:
-    """Return the most bytes that were in use since the test began."""
+    """Return the peak of allocated bytes since the test began."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -46,14 +46,14 @@ ROWS = st.lists(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), max_si
 
 
 @given(ROWS, st.integers(1, 30), st.booleans())
-def test_what_is_not_oversized_is_not_changed(rows: list[object], cuts: int, compact: bool) -> None:
+def test_rows_within_the_bounds_are_not_changed(rows: list[object], cuts: int, compact: bool) -> None:
     text = json.dumps(rows, ensure_ascii=compact, indent=None if compact else 1).encode()
 
     assert trimmed(text, cuts=cuts) == text
 
 
 @given(ROWS, st.integers(1, 30), st.integers(0, 12))
-def test_what_is_left_is_json_of_the_same_rows(rows: list[dict[str, object]], cuts: int, most: int) -> None:
+def test_a_trimmed_list_is_json_of_the_same_rows(rows: list[dict[str, object]], cuts: int, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "ROW_VALUE", most)
         patch.setattr(bounds, "ROW_STRINGS", most)
@@ -67,7 +67,7 @@ def test_what_is_left_is_json_of_the_same_rows(rows: list[dict[str, object]], cu
             assert left[key] in (kept[key], [], {}, "")
 
 
-def test_a_full_list_has_smaller_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_has_smaller_row_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LIST", 40_000)
     monkeypatch.setattr(bounds, "ROW_VALUE", 5000)
     rows = [{"Id": str(number), "Labels": {"a": "x" * 4900}} for number in range(20)]
@@ -78,7 +78,7 @@ def test_a_full_list_has_smaller_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bool(row["Labels"]) for row in found] == [True] * 5 + [False] * 15
 
 
-def test_a_list_beyond_all_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_beyond_all_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "LIST", 1000)
     with pytest.raises(TooLarge, match="more than 1000 bytes"):
         trimmed(json.dumps([{"Id": str(number)} for number in range(100)]).encode())
@@ -92,7 +92,7 @@ def test_a_body_of_many_values_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -
         body.content()
 
 
-def test_of_a_list_of_many_values_the_oversized_rows_lose_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_too_many_strings_lose_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "ROW_STRINGS", 20)
     rows = [{"Id": "a", "Labels": {str(number): "" for number in range(60)}}, {"Id": "b", "Labels": {"k": "v"}}]
     few, many = Rows(), Rows()
@@ -106,14 +106,14 @@ def test_of_a_list_of_many_values_the_oversized_rows_lose_theirs(monkeypatch: py
 # Through the adapter
 
 
-def test_an_inspect_that_is_too_large_is_an_error_of_that_container(
+def test_an_oversized_inspect_is_an_error_of_that_container(
     adapter: DockerEngine, server: ScriptedServer, peak: Callable[[], int]
 ) -> None:
     piece = chunk(b"x" * MIB)
     server.on(INSPECT, chunked(), chunk(b'{"Id":"c","Name":"'), *[piece] * 100)
     server.on("GET /v1.51/containers/d/json", response(200, {"Id": "d"}))
 
-    with pytest.raises(ResourceExhausted, match="inspect container c: docker's answer has more than 8388608 bytes"):
+    with pytest.raises(ResourceExhausted, match="inspect container c: Docker's answer has more than 8388608 bytes"):
         adapter.inspect_container("c")
 
     assert peak() < 4 * bounds.INSPECT
@@ -129,14 +129,14 @@ def test_an_inspect_that_is_too_large_is_an_error_of_that_container(
         pytest.param("containers/c/exec", MIB, lambda adapter: adapter.create_exec("c", body={}), id="any other"),
     ],
 )
-def test_an_answer_may_have_so_many_bytes(
+def test_the_bytes_of_each_kind_of_answer_are_bounded(
     adapter: DockerEngine, server: ScriptedServer, path: str, most: int, ask: Callable[[DockerEngine], object]
 ) -> None:
     begin = b'{"Id":"i","ID":"i","Name":"'
     verb = "POST" if path.endswith("exec") else "GET"
     server.on(f"{verb} /v1.51/{path}", chunked(), *[chunk(begin), chunk(b"x" * (most - len(begin) + 1)), chunk(b"")])
 
-    with pytest.raises(ResourceExhausted, match=f"docker's answer has more than {most} bytes"):
+    with pytest.raises(ResourceExhausted, match=f"Docker's answer has more than {most} bytes"):
         ask(adapter)
 
 
@@ -148,7 +148,7 @@ def test_an_inspect_of_many_labels_is_not_decoded(adapter: DockerEngine, server:
         adapter.inspect_container("c")
 
 
-def test_an_oversized_container_takes_no_other_out_of_the_list(
+def test_an_oversized_container_does_not_hide_others_in_the_list(
     adapter: DockerEngine, server: ScriptedServer, peak: Callable[[], int]
 ) -> None:
     label = chunk(b"x" * MIB)
@@ -171,7 +171,9 @@ def test_an_oversized_container_takes_no_other_out_of_the_list(
     ]
 
 
-def test_a_thousand_containers_with_annotations_are_listed_whole(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_thousand_containers_with_annotations_are_listed_untrimmed(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
     rows = [{"Id": str(number), "Labels": {"annotation": "x" * 20_000}} for number in range(1000)]
     server.on(LIST, response(200, rows))
 
@@ -182,7 +184,7 @@ def test_a_thousand_containers_with_annotations_are_listed_whole(adapter: Docker
     ]
 
 
-def test_an_error_without_end_is_cut(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_oversized_error_is_cut(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(INSPECT, chunked(500), *[chunk(b"no " * 100_000)] * 10)
 
     with pytest.raises(ShimError, match="inspect container c: no no") as failed:
@@ -191,10 +193,10 @@ def test_an_error_without_end_is_cut(adapter: DockerEngine, server: ScriptedServ
     assert len(str(failed.value)) < 5000
 
 
-def test_an_answer_that_is_nested_too_deeply(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_deeply_nested_answer_is_an_error(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(INSPECT, response(200, b'{"Id":"c","X":' + b"[" * 100_000))
 
-    with pytest.raises(ShimError, match="docker's answer cannot be read"):
+    with pytest.raises(ShimError, match="Docker's answer cannot be read"):
         adapter.inspect_container("c")
 
 
@@ -224,9 +226,9 @@ def test_an_event_of_a_container_with_oversized_labels_is_not_lost(
     ]
 
 
-def test_a_pull_message_that_is_too_large(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_oversized_pull_message_is_an_error(adapter: DockerEngine, server: ScriptedServer) -> None:
     too_large = chunk(b'{"error":"' + b"x" * 2 * MIB + b'"}\r\n')
     server.on("POST /v1.51/images/create", chunked(), too_large, chunk(b""))
 
-    with pytest.raises(ResourceExhausted, match="pull image a:1: a message of docker's has more than 1048576 bytes"):
+    with pytest.raises(ResourceExhausted, match="pull image a:1: a message of Docker's has more than 1048576 bytes"):
         adapter.pull_image("a:1", auth=None, progress=lambda _: None)

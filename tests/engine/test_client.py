@@ -1,4 +1,4 @@
-"""Every call over scripted bytes: what is asked for, and what is made of the answers."""
+"""Every call over scripted bytes: its request, and the use of its answer."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ID = "a" * 64
 V = "/v1.51"
 
 
-def test_it_is_an_engine(adapter: DockerEngine) -> None:
+def test_the_adapter_implements_the_protocol(adapter: DockerEngine) -> None:
     promised: Engine = adapter
 
     assert promised is adapter
@@ -31,12 +31,12 @@ def test_it_is_an_engine(adapter: DockerEngine) -> None:
 @pytest.mark.parametrize(
     "endpoint", ["tcp://127.0.0.1:2375", "/var/run/docker.sock", "unix://docker.sock", "npipe:////./pipe/x", ""]
 )
-def test_only_a_unix_socket_with_an_absolute_path_is_taken(endpoint: str) -> None:
+def test_only_a_unix_socket_with_an_absolute_path_is_accepted(endpoint: str) -> None:
     with pytest.raises(InvalidArgument, match="unix:///path"):
         DockerEngine(endpoint, request_timeout=1)
 
 
-# What is asked for
+# Requests
 
 CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
     "ping": (lambda e: e.ping(), f"GET {V}/_ping", b"OK"),
@@ -80,7 +80,7 @@ CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
 
 
 @pytest.mark.parametrize(("call", "request_line", "answer"), CALLS.values(), ids=CALLS.keys())
-def test_each_call_asks_for_one_thing(
+def test_each_call_sends_one_request(
     adapter: DockerEngine,
     server: ScriptedServer,
     call: Callable[[DockerEngine], object],
@@ -94,8 +94,8 @@ def test_each_call_asks_for_one_thing(
     assert [f"{request.method} {request.target}" for request in asked] == [request_line]
 
 
-def test_facts_of_an_engine_are_read_as_it_spells_them(adapter: DockerEngine, server: ScriptedServer) -> None:
-    """Keys of most answers are in Pascal case, but not all."""
+def test_info_is_read_with_the_engines_keys(adapter: DockerEngine, server: ScriptedServer) -> None:
+    """Most keys of answers are in PascalCase, but not all."""
     status = {"org.opencontainers.runtime-spec.features": "{}"}
     answer = {
         "ID": "i",
@@ -114,7 +114,7 @@ def test_facts_of_an_engine_are_read_as_it_spells_them(adapter: DockerEngine, se
     )
 
 
-def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_bodies_are_sent_unchanged(adapter: DockerEngine, server: ScriptedServer) -> None:
     body = {"Image": "i", "Labels": {"ä": "ö"}, "HostConfig": {"CpuShares": 2}}
     server.on(f"POST {V}/containers/create", response(201, {"Id": ID, "Warnings": []}))
     server.on(f"POST {V}/containers/{ID}/update", response(200, {}))
@@ -129,7 +129,7 @@ def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServ
     assert created.headers["user-agent"].startswith("pydockershim/")
 
 
-def test_what_docker_warns_of_is_in_the_log(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_dockers_warnings_are_logged(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"POST {V}/containers/create", response(201, {"Id": ID, "Warnings": ["no cpuset", "no swap"]}))
     server.on(f"POST {V}/containers/{ID}/update", response(200, {"Warnings": ["no shares"]}))
 
@@ -144,7 +144,7 @@ def test_what_docker_warns_of_is_in_the_log(adapter: DockerEngine, server: Scrip
     ]
 
 
-def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_id_with_special_characters_is_quoted(adapter: DockerEngine, server: ScriptedServer) -> None:
     with pytest.raises(Unsupported, match="no such call"):
         adapter.update_container("../images/x?force=1 \r\n", body={})
 
@@ -152,7 +152,7 @@ def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: Scrip
 
 
 @pytest.mark.parametrize("call", ["inspect_container", "start_container", "inspect_image"])
-def test_an_empty_id_is_refused_before_docker_is_asked(
+def test_an_empty_id_is_refused_without_a_request(
     adapter: DockerEngine, server: ScriptedServer, call: str
 ) -> None:
     with pytest.raises(InvalidArgument, match="empty"):
@@ -161,7 +161,7 @@ def test_an_empty_id_is_refused_before_docker_is_asked(
     assert server.requests == []
 
 
-# What is made of the answers
+# Answers
 
 
 def test_missing_fields_have_defaults(adapter: DockerEngine, server: ScriptedServer) -> None:
@@ -191,21 +191,21 @@ def test_null_counts_as_missing_at_every_depth(adapter: DockerEngine, server: Sc
     [b"not json", b'{"Name":"no id"}', b'{"Id":5}', b"[]", b""],
     ids=["no json", "no id", "wrong type", "list", "nothing"],
 )
-def test_an_answer_that_cannot_be_read_says_so(adapter: DockerEngine, server: ScriptedServer, answer: bytes) -> None:
+def test_an_unreadable_answer_is_an_error(adapter: DockerEngine, server: ScriptedServer, answer: bytes) -> None:
     server.on(f"GET {V}/containers/{ID}/json", response(200, answer))
 
-    with pytest.raises(ShimError, match=f"inspect container {ID}: docker's answer cannot be read"):
+    with pytest.raises(ShimError, match=f"inspect container {ID}: Docker's answer cannot be read"):
         adapter.inspect_container(ID)
 
 
 @pytest.mark.parametrize("call", ["start_container", "stop_container"])
-def test_what_is_so_already_is_no_failure(adapter: DockerEngine, server: ScriptedServer, call: str) -> None:
+def test_repeated_starts_and_stops_are_no_errors(adapter: DockerEngine, server: ScriptedServer, call: str) -> None:
     server.on(f"POST {V}/containers/{ID}/{call.partition('_')[0]}", response(304))
 
     getattr(adapter, call)(ID, **({"grace": 1} if call == "stop_container" else {}))
 
 
-def test_a_removal_that_fails_is_reported_to_its_waiters(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_failed_removal_is_reported_to_its_waiters(adapter: DockerEngine, server: ScriptedServer) -> None:
     answer = {"StatusCode": -1, "Error": {"Message": "device or resource busy"}}
     server.on(f"POST {V}/containers/{ID}/wait", response(200, answer))
 
@@ -227,18 +227,18 @@ def test_start_failures_keep_their_cause(adapter: DockerEngine, server: Scripted
 # Deadlines and cancellation
 
 
-def test_a_docker_that_does_not_answer_is_given_up(impatient: DockerEngine, server: ScriptedServer) -> None:
+def test_a_call_without_an_answer_times_out(impatient: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"GET {V}/containers/{ID}/json", HANG)
 
-    with pytest.raises(DeadlineExceeded, match=rf"inspect container {ID}: docker did not answer within 0.05 s"):
+    with pytest.raises(DeadlineExceeded, match=rf"inspect container {ID}: Docker did not answer within 0.05 s"):
         impatient.inspect_container(ID)
 
     server.wait_hung_up()
 
 
-def test_the_deadline_of_the_request_counts_when_it_is_nearer(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_earlier_deadline_of_the_request_counts(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"GET {V}/containers/{ID}/json", HANG)
-    assert adapter.api_version  # connected: what follows has to be in time
+    assert adapter.api_version  # connect now, since only the next call has to be in time
 
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match=r"the deadline of the request has passed"):
         adapter.inspect_container(ID)
@@ -246,7 +246,7 @@ def test_the_deadline_of_the_request_counts_when_it_is_nearer(adapter: DockerEng
     server.wait_hung_up()
 
 
-def test_the_grace_period_comes_on_top_of_the_timeout(impatient: DockerEngine, server: ScriptedServer) -> None:
+def test_the_grace_period_is_added_to_the_timeout(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(f"POST {V}/containers/{ID}/stop", late, response(204))
     threading.Timer(0.3, late.set).start()
@@ -255,7 +255,7 @@ def test_the_grace_period_comes_on_top_of_the_timeout(impatient: DockerEngine, s
     assert late.is_set()
 
 
-def test_waiting_for_a_removal_has_no_timeout_of_its_own(impatient: DockerEngine, server: ScriptedServer) -> None:
+def test_waiting_for_a_removal_ignores_the_request_timeout(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(f"POST {V}/containers/{ID}/wait", late, response(200, {"StatusCode": 0}))
     threading.Timer(0.3, late.set).start()
@@ -264,7 +264,7 @@ def test_waiting_for_a_removal_has_no_timeout_of_its_own(impatient: DockerEngine
     assert late.is_set()
 
 
-def test_a_client_that_goes_ends_the_call_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_client_that_leaves_ends_the_call_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"POST {V}/containers/{ID}/start", HANG)
     scope = Scope()
 
@@ -279,7 +279,7 @@ def test_a_client_that_goes_ends_the_call_at_once(adapter: DockerEngine, server:
     server.wait_hung_up()
 
 
-def test_a_client_that_goes_before_the_first_answer_ends_the_call(
+def test_a_client_that_leaves_before_the_first_answer_ends_the_call(
     adapter: DockerEngine, server: ScriptedServer
 ) -> None:
     server.on("GET /version", HANG)
@@ -291,13 +291,13 @@ def test_a_client_that_goes_before_the_first_answer_ends_the_call(
 
     with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
         pool.submit(leave)
-        with pytest.raises(Cancelled, match="ping docker"):
+        with pytest.raises(Cancelled, match="ping Docker"):
             adapter.ping()
     server.wait_hung_up()
 
 
 @pytest.mark.parametrize("line", [f"GET {V}/events", f"POST {V}/exec/x/start"])
-def test_a_stream_that_does_not_begin_is_given_up(impatient: DockerEngine, server: ScriptedServer, line: str) -> None:
+def test_a_stream_that_does_not_begin_times_out(impatient: DockerEngine, server: ScriptedServer, line: str) -> None:
     server.on(line, HANG)
     opened = impatient.start_exec("x") if "exec" in line else impatient.events(since=None)
 
@@ -306,7 +306,7 @@ def test_a_stream_that_does_not_begin_is_given_up(impatient: DockerEngine, serve
     server.wait_hung_up()
 
 
-def test_a_stream_is_given_up_where_docker_does_not_report_its_version(server: ScriptedServer) -> None:
+def test_a_stream_times_out_if_docker_does_not_report_its_version(server: ScriptedServer) -> None:
     server.on("GET /version", HANG)
     engine = DockerEngine(f"unix://{server.path}", request_timeout=1)
 
@@ -316,7 +316,7 @@ def test_a_stream_is_given_up_where_docker_does_not_report_its_version(server: S
     engine.close()
 
 
-def test_a_slow_answer_is_cut_off_between_its_pieces(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_slow_answer_times_out_between_its_pieces(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"GET {V}/containers/{ID}/json", response(200, {"Id": ID})[:-4], HANG)
     scope = WatchedScope()
     with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
@@ -338,7 +338,7 @@ def test_a_late_cancellation_does_not_hit_the_next_call(adapter: DockerEngine, s
 
 
 class KeepingScope(WatchedScope):
-    """A scope that cancels too late: what it was to wake has ended."""
+    """A scope that cancels too late, after the end of the call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -355,7 +355,7 @@ class KeepingScope(WatchedScope):
 def test_without_a_socket_docker_is_unavailable(tmp_path: Path) -> None:
     engine = DockerEngine(f"unix://{tmp_path}/none.sock", request_timeout=1)
 
-    with pytest.raises(Unavailable, match=rf"ping docker: .*{tmp_path}/none.sock: no such file or directory"):
+    with pytest.raises(Unavailable, match=rf"ping Docker: .*{tmp_path}/none.sock: no such file or directory"):
         engine.ping()
 
 
@@ -377,5 +377,5 @@ def test_a_broken_answer_is_unavailable(
 ) -> None:
     server.on(f"GET {V}/containers/{ID}/json", *steps)
 
-    with pytest.raises(Unavailable, match=f"inspect container {ID}: docker cannot be reached"):
+    with pytest.raises(Unavailable, match=f"inspect container {ID}: Docker cannot be reached"):
         adapter.inspect_container(ID)

@@ -19,7 +19,7 @@ UNBOUND = Scope()
 
 @pytest.fixture
 def pair() -> Iterator[tuple[DockerConnection, socket.socket]]:
-    """A connection, and the Engine's end of it."""
+    """A connection and its Engine's end."""
     ours, theirs = socket.socketpair()
     connection = DockerConnection(ours)
     yield connection, theirs
@@ -31,7 +31,7 @@ def request(connection: DockerConnection) -> int:
     return connection.request("GET", "/", scope=UNBOUND, headers={}).status
 
 
-def test_no_descriptor_for_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_free_descriptor_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> socket.socket:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -63,7 +63,7 @@ def test_a_response_is_read_piece_by_piece(pair: tuple[DockerConnection, socket.
     ],
     ids=["close", "surplus", "upgraded"],
 )
-def test_some_connections_serve_one_request(pair: tuple[DockerConnection, socket.socket], wire: bytes) -> None:
+def test_some_connections_serve_only_one_request(pair: tuple[DockerConnection, socket.socket], wire: bytes) -> None:
     connection, theirs = pair
     theirs.sendall(wire)
     request(connection)
@@ -72,11 +72,11 @@ def test_some_connections_serve_one_request(pair: tuple[DockerConnection, socket
     assert not connection.reusable
 
 
-def test_a_connection_that_was_never_asked_is_not_reusable(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_a_connection_without_a_request_is_not_reusable(pair: tuple[DockerConnection, socket.socket]) -> None:
     assert not pair[0].reusable
 
 
-def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_a_closed_idle_connection_is_not_alive(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     assert connection.alive()
     theirs.close()
@@ -85,7 +85,7 @@ def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[DockerConnec
 
 
 def left(pair: tuple[DockerConnection, socket.socket]) -> tuple[DockerConnection, socket.socket]:
-    """A connection whose response was left in its middle."""
+    """A connection with an abandoned response."""
     connection, theirs = pair
     theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n3")
     request(connection)
@@ -95,7 +95,7 @@ def left(pair: tuple[DockerConnection, socket.socket]) -> tuple[DockerConnection
 
 
 @pytest.mark.parametrize(("rest", "reusable"), [(1 << 20, True), ((1 << 20) + 1, False)])
-def test_so_much_is_read_of_a_response_that_was_left(
+def test_the_bytes_drained_from_an_abandoned_response_are_bounded(
     pair: tuple[DockerConnection, socket.socket], rest: int, reusable: bool
 ) -> None:
     connection, theirs = pair
@@ -110,7 +110,7 @@ def test_so_much_is_read_of_a_response_that_was_left(
     assert connection.reusable is reusable
 
 
-def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_an_abandoned_response_is_drained_without_waiting(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = left(pair)
     assert (connection.reusable, connection.drain_abandoned()) == (True, False)
     for part in (b"\r\nmor", b"e\r\n", b"0\r\n"):
@@ -124,7 +124,7 @@ def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[DockerConnect
 
 
 @pytest.mark.parametrize("rest", [b"", b"\r\nmore", b"\r\nmore\r\n0\r\n\r\nstill more", b"x"])
-def test_a_connection_that_ends_after_its_response_was_left(
+def test_a_connection_that_ends_after_an_abandoned_response_is_not_reusable(
     pair: tuple[DockerConnection, socket.socket], rest: bytes
 ) -> None:
     connection, theirs = left(pair)
@@ -134,7 +134,7 @@ def test_a_connection_that_ends_after_its_response_was_left(
     assert not (connection.reusable and connection.alive())
 
 
-def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_abort_ends_a_blocked_read_of_its_use_only(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, _ = pair
     old = connection.begin_use()
     connection.end_use()
@@ -164,7 +164,7 @@ def test_a_use_can_be_aborted_and_closed_from_many_threads(pair: tuple[DockerCon
 
 
 class SlowToWake(Scope):
-    """A scope whose reader is stopped just before it waits, as the scheduler may do at any time."""
+    """A scope whose reader is delayed just before it waits, as the scheduler may do at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,21 +177,21 @@ class SlowToWake(Scope):
         return super().remaining(limit)
 
 
-def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_a_descriptor_is_not_closed_during_a_read(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     scope = SlowToWake()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(connection.read_raw, scope)
         assert scope.about_to_wait.wait(10)
         connection.close()
-        strangers = [socket.socketpair() for _ in range(4)]  # the kernel gives the lowest free numbers
+        strangers = [socket.socketpair() for _ in range(4)]  # the kernel assigns the lowest free numbers
         for _, far in strangers:
             far.sendall(b"the answer of another call")
         scope.go_on.set()
         assert reading.result(10) == b""
     for end in (end for both in strangers for end in both):
         end.close()
-    assert theirs.recv(10) == b""  # and it is closed once the reader has left
+    assert theirs.recv(10) == b""  # the descriptor is closed once the reader has left
 
 
 def test_a_closed_connection_is_lost(pair: tuple[DockerConnection, socket.socket]) -> None:
@@ -214,7 +214,7 @@ def test_a_blocked_send_is_bound_by_its_scope(pair: tuple[DockerConnection, sock
         pair[0].send(b"x" * 10_000_000, scope=Scope(seconds=0.02))
 
 
-def test_a_peer_that_resets_is_lost(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_a_reset_connection_is_lost(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     connection.send(b"never read", scope=UNBOUND)
     theirs.close()
@@ -223,14 +223,14 @@ def test_a_peer_that_resets_is_lost(pair: tuple[DockerConnection, socket.socket]
         connection.read_raw(UNBOUND)
 
 
-def test_a_scope_that_has_ended_connects_nowhere(tmp_path: Path) -> None:
+def test_an_expired_scope_does_not_connect(tmp_path: Path) -> None:
     with pytest.raises(TimedOut):
         connect(str(tmp_path / "x.sock"), scope=Scope(seconds=0))
 
 
 @contextmanager
 def full_listener(directory: Path) -> Iterator[socket.socket]:
-    """A listener whose queue holds one connection, which is there."""
+    """A listener whose queue of one connection is full."""
     path = str(directory / "full.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
@@ -240,7 +240,7 @@ def full_listener(directory: Path) -> Iterator[socket.socket]:
 
 
 class Waiting(Scope):
-    """Signals when it is asked a second time whether it has expired: after a try that failed."""
+    """Signals the second check of its expiry, which follows a failed attempt."""
 
     def __init__(self) -> None:
         super().__init__(seconds=60)
@@ -255,12 +255,12 @@ class Waiting(Scope):
         return super().expired
 
 
-def test_a_listener_that_does_not_accept_is_waited_for_within_the_scope(tmp_path: Path) -> None:
+def test_the_wait_for_a_full_listener_is_bound_by_the_scope(tmp_path: Path) -> None:
     with full_listener(tmp_path) as listener, pytest.raises(TimedOut):
         connect(listener.getsockname(), scope=Scope(seconds=0.02))
 
 
-def test_a_listener_with_a_full_queue_is_connected_to_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_listener_is_connected_to_once_there_is_room(tmp_path: Path) -> None:
     scope = Waiting()
     with full_listener(tmp_path) as listener, ThreadPoolExecutor(1) as pool:
         connecting = pool.submit(connect, listener.getsockname(), scope=scope)
@@ -275,7 +275,7 @@ def test_a_listener_with_a_full_queue_is_connected_to_when_there_is_room(tmp_pat
     theirs.close()
 
 
-def test_a_cancelled_request_does_not_wait_for_room(tmp_path: Path) -> None:
+def test_a_cancelled_request_does_not_wait_for_a_full_listener(tmp_path: Path) -> None:
     scope, outer = Waiting(), Scope()
     with full_listener(tmp_path) as listener, ThreadPoolExecutor(1) as threads:
         taking = threads.submit(Pool(listener.getsockname()).take, scope=scope, outer=outer)

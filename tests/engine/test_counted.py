@@ -30,7 +30,7 @@ def labels(heard: list[Measurement]) -> list[tuple[str, ...]]:
     return [done.labels for done in heard]
 
 
-def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
+def test_calls_are_delegated_and_reported(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
     assert counting.info() == engine.engine_info
     with pytest.raises(NotFound):
         counting.inspect_container("c" * 64)
@@ -39,7 +39,7 @@ def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard
     assert engine.calls == [("info", ""), ("inspect_container", "c" * 64)]
 
 
-def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
+def test_a_stream_is_reported_once_it_has_begun(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
     with counting.events(since=None) as events:
         assert labels(heard) == [("events", "ok")]
         engine.emit("image", "pull", "x")
@@ -48,7 +48,9 @@ def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEn
     assert labels(heard) == [("events", "ok")]
 
 
-def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
+def test_a_stream_that_cannot_begin_is_reported_as_failed(
+    counting: Engine, engine: FakeEngine, heard: list[Measurement]
+) -> None:
     engine.disconnect()
     with pytest.raises(Unavailable), counting.events(since=None):
         pass
@@ -56,14 +58,14 @@ def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard:
     assert labels(heard) == [("events", "Unavailable")]
 
 
-def test_an_error_inside_a_stream_is_the_callers_own(counting: Engine, heard: list[Measurement]) -> None:
+def test_an_error_of_the_caller_inside_a_stream_is_not_reported(counting: Engine, heard: list[Measurement]) -> None:
     with pytest.raises(KeyError), counting.events(since=None):
         raise KeyError
 
     assert labels(heard) == [("events", "ok")]
 
 
-def test_what_asks_nothing_is_not_reported(counting: Engine, heard: list[Measurement]) -> None:
+def test_calls_without_a_request_are_not_reported(counting: Engine, heard: list[Measurement]) -> None:
     assert counting.api_version == (1, 51)
     assert counting.daemon_pid() > 0
     counting.close()

@@ -23,7 +23,7 @@ sys.stdin.read()
 
 @contextmanager
 def listening(path: Path) -> Iterator[int]:
-    """Let another process listen at `path`."""
+    """Run another process that listens at `path`."""
     command = [sys.executable, "-c", LISTEN, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -36,18 +36,18 @@ def test_the_process_that_listens_is_the_daemon(tmp_path: Path) -> None:
         assert daemon_pid(str(tmp_path / "d.sock")) == pid
 
 
-def test_without_a_socket_there_is_no_pid(tmp_path: Path) -> None:
+def test_the_pid_is_0_without_a_socket(tmp_path: Path) -> None:
     assert daemon_pid(str(tmp_path / "none.sock")) == 0
 
 
 @pytest.fixture
 def activated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernel name init as the one who listens, as it does with socket activation."""
+    """Let the kernel name init as the listener, as with socket activation."""
     monkeypatch.setattr(daemon_process, "_listener_pid", lambda _path: 1)
 
 
 @pytest.mark.usefixtures("activated")
-def test_with_socket_activation_the_daemon_is_who_else_holds_the_socket(tmp_path: Path) -> None:
+def test_with_socket_activation_the_other_holder_of_the_socket_is_the_daemon(tmp_path: Path) -> None:
     link = tmp_path / "link.sock"
     link.symlink_to(tmp_path / "d.sock")
     with listening(tmp_path / "d.sock") as pid:
@@ -68,7 +68,7 @@ def test_a_daemon_that_is_init_itself_is_found(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("activated")
 @pytest.mark.parametrize("held_by", ["77", "88"])
 def test_the_last_known_daemon_is_tried_first(tmp_path: Path, held_by: str) -> None:
-    """Of two processes that hold the socket, as between fork and exec, the one known is taken while it still does."""
+    """If two processes hold the socket, as between fork and exec, the known process counts while it holds it."""
     path = str(tmp_path / "d.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -84,15 +84,15 @@ def test_the_last_known_daemon_is_tried_first(tmp_path: Path, held_by: str) -> N
 
 
 SEPARATORS = ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\n\udcff"]
-"""What ends a line: for the kernel, for str.splitlines, and for a file that is opened as text."""
+"""Line ends: for the kernel, for str.splitlines, and for a file that is opened as text."""
 
 
 @pytest.mark.usefixtures("activated")
 @pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
-def test_no_name_of_a_socket_makes_its_process_the_daemon(
+def test_a_socket_name_cannot_pose_as_the_daemons_socket(
     tmp_path: Path, separator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # a name has room for a short path
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     with listening(Path("other.sock")) as attacker, socket.socket(socket.AF_UNIX) as evil:
         held = (link.readlink().name for link in Path(f"/proc/{attacker}/fd").iterdir())
         inode = next(name[8:-1] for name in held if name.startswith("socket"))
@@ -104,8 +104,8 @@ def test_no_name_of_a_socket_makes_its_process_the_daemon(
 
 
 @pytest.mark.usefixtures("activated")
-def test_a_socket_of_the_same_name_elsewhere_is_not_the_daemons(tmp_path: Path) -> None:
-    """A name is what was bound: in another directory, file system or mount namespace the same one is another file."""
+def test_a_socket_of_the_same_name_in_another_directory_is_not_the_daemons(tmp_path: Path) -> None:
+    """The same path in another directory, file system or mount namespace is another file."""
     there = tmp_path / "there"
     there.mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""An entry that cannot be read costs only itself."""
+"""An unreadable entry does not hide the others."""
 
 import msgspec
 import pytest
@@ -15,15 +15,15 @@ def reader() -> ListReader[ImageSummary]:
     return ListReader(ImageSummary, what="image")
 
 
-def test_nulls_count_as_missing() -> None:
+def test_an_unexpected_null_counts_as_missing() -> None:
     assert read({"Id": "sha256:aa", "Size": None}, ImageSummary) == ImageSummary(id="sha256:aa")
 
 
-def test_all_entries_that_can_be_read_are_there() -> None:
+def test_readable_entries_are_returned() -> None:
     assert [image.id for image in reader().read([GOOD, BAD, GOOD, "nonsense"])] == ["sha256:aa", "sha256:aa"]
 
 
-def test_a_bad_entry_is_logged_once_while_it_stays() -> None:
+def test_an_unreadable_entry_is_logged_once() -> None:
     images = reader()
     with capture_logs() as logs:
         for answer in ([GOOD, BAD], [BAD], [GOOD], [GOOD, BAD]):
@@ -32,6 +32,6 @@ def test_a_bad_entry_is_logged_once_while_it_stays() -> None:
     assert "sha256:bb" in logs[0]["error"]
 
 
-def test_what_is_no_list_is_refused() -> None:
+def test_an_answer_that_is_no_list_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         reader().read({"message": "no"})

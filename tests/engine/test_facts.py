@@ -28,7 +28,7 @@ def infos(engine: FakeEngine) -> int:
     return len(engine.calls_of("info"))
 
 
-def test_info_is_asked_once_unless_it_must_be_fresh(engine: FakeEngine) -> None:
+def test_info_is_cached_unless_it_must_be_fresh(engine: FakeEngine) -> None:
     known = facts(engine)
     assert known.info().server_version == known.info().server_version
     assert infos(engine) == 1
@@ -47,11 +47,13 @@ def test_a_runtime_added_by_a_reload_is_found(engine: FakeEngine) -> None:
 
 
 @pytest.mark.parametrize(("restrict", "wanted", "given"), [("false", -998, -998), ("false", 500, 500)])
-def test_scores_are_left_alone_when_configured_so(restrict: str, wanted: int, given: int, engine: FakeEngine) -> None:
+def test_scores_are_unchanged_if_the_setting_is_false(
+    restrict: str, wanted: int, given: int, engine: FakeEngine
+) -> None:
     assert facts(engine, restrict).possible_oom_score_adj(wanted) == given
 
 
-def test_scores_are_raised_to_what_the_daemon_has(engine: FakeEngine) -> None:
+def test_scores_are_raised_to_the_daemons_score(engine: FakeEngine) -> None:
     # The daemon of the fake Engine is this process.
     known = facts(engine, "true")
     assert known.possible_oom_score_adj(-998) == own_score()
@@ -63,7 +65,7 @@ INITIAL = "         0          0 4294967295\n"
 
 
 def daemon_in(proc: Path, engine: FakeEngine, *, status: str, uid_map: str | None) -> EngineFacts:
-    """What is known of a daemon whose own score is -500 and whose /proc/<pid> says this."""
+    """Return facts about a daemon with the score -500 and this content of /proc/<pid>."""
     process = proc / str(engine.daemon_pid())
     process.mkdir()
     (process / "status").write_text(f"Name:\tdockerd\n{status}\n")
@@ -94,7 +96,7 @@ def test_auto_reads_the_daemons_bounding_set(status: str, lowest: int, engine: F
         pytest.param(None, -998, id="a kernel without user namespaces"),
     ],
 )
-def test_auto_does_not_trust_capabilities_in_a_user_namespace(
+def test_auto_ignores_capabilities_in_a_user_namespace(
     uid_map: str | None, lowest: int, engine: FakeEngine, tmp_path: Path
 ) -> None:
     known = daemon_in(tmp_path, engine, status=f"CapBnd:\t{FULL}", uid_map=uid_map)
@@ -112,7 +114,7 @@ Path("/proc/self/oom_score_adj").write_text(str(lowest))
 """
 
 
-def test_what_is_possible_in_a_user_namespace_is_what_the_kernel_lets_be_set() -> None:
+def test_the_lowest_score_in_a_user_namespace_is_the_kernels() -> None:
     if subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespaces here")
 
@@ -122,12 +124,12 @@ def test_what_is_possible_in_a_user_namespace_is_what_the_kernel_lets_be_set() -
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-# Whether it answers
+# Health check
 
 
 @dataclass
 class Memory:
-    """What outlives a server, here in memory. See `shim.engine.facts.Kept`."""
+    """A `shim.engine.facts.Kept` in memory."""
 
     server_version: str = ""
     cgroup_driver: str = ""
@@ -137,19 +139,19 @@ class Memory:
 
 
 def aged(known: EngineFacts, *, seconds: float) -> None:
-    """Let what is known be older."""
+    """Make the description older."""
     known._read_at -= seconds
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no test wait for seconds."""
+    """Shorten the waits of the tests."""
     monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.5)
     monkeypatch.setattr("shim.engine.facts.KEPT_SECONDS", 0.05)
     monkeypatch.setattr("shim.engine.facts.CURRENT_SECONDS", 0.05)
 
 
-def test_an_engine_that_answers(engine: FakeEngine) -> None:
+def test_an_engine_that_answers_passes_the_check(engine: FakeEngine) -> None:
     known = facts(engine)
     for _ in range(3):
         known.check_answers()
@@ -157,15 +159,15 @@ def test_an_engine_that_answers(engine: FakeEngine) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(("method", "words"), [("ping", "ping docker"), ("info", "read docker's info")])
-def test_the_call_that_hangs_is_named(engine: FakeEngine, method: str, words: str) -> None:
+@pytest.mark.parametrize(("method", "words"), [("ping", "ping Docker"), ("info", "read Docker's info")])
+def test_a_hung_call_is_named(engine: FakeEngine, method: str, words: str) -> None:
     known = facts(engine)
-    with engine.held(method), pytest.raises(DeadlineExceeded, match=f"{words}: docker did not answer within"):
+    with engine.held(method), pytest.raises(DeadlineExceeded, match=f"{words}: Docker did not answer within"):
         known.check_answers()
     known.check_answers()
 
 
-def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> None:
+def test_concurrent_checks_share_a_ping(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     engine.answered_at = -math.inf
@@ -180,7 +182,7 @@ def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> No
             caller.result(10)
 
 
-def test_a_late_ping_is_not_waited_for_while_other_calls_are_answered(engine: FakeEngine) -> None:
+def test_a_late_ping_is_ignored_after_a_recent_answer(engine: FakeEngine) -> None:
     known = facts(engine)
     with engine.held("ping") as gate:
         known.info()
@@ -191,18 +193,16 @@ def test_a_late_ping_is_not_waited_for_while_other_calls_are_answered(engine: Fa
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_answer_of_long_ago_does_not_count(engine: FakeEngine) -> None:
+def test_an_old_answer_does_not_excuse_a_late_ping(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     engine.answered_at -= RECENT_SECONDS
-    with engine.held("ping"), pytest.raises(DeadlineExceeded, match="ping docker"):
+    with engine.held("ping"), pytest.raises(DeadlineExceeded, match="ping Docker"):
         known.check_answers()
 
 
-def test_a_refused_ping_counts_although_docker_has_just_answered(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shim.engine.facts.PROMPT_SECONDS", SECONDS)  # a busy machine refuses it late
+def test_a_refused_ping_counts_despite_a_recent_answer(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.engine.facts.PROMPT_SECONDS", SECONDS)  # on a busy machine the refusal may be late
     known = facts(engine)
     known.info()
     engine.disconnect()
@@ -211,7 +211,7 @@ def test_a_refused_ping_counts_although_docker_has_just_answered(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_callers_of_an_engine_that_hangs_leave_no_thread(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_of_a_hung_engine_leave_no_thread(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.base.thread_pool.IDLE_SECONDS", 0.01)
     known = facts(engine)
     before = threading.active_count()
@@ -224,12 +224,12 @@ def test_callers_of_an_engine_that_hangs_leave_no_thread(engine: FakeEngine, mon
         assert threading.active_count() - before <= 2
 
 
-def test_a_description_that_is_due_is_read_in_the_background(engine: FakeEngine) -> None:
+def test_a_due_description_is_read_in_the_background(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     aged(known, seconds=INFO_AGE + 1)
     with engine.held("info") as gate:
-        known.check_answers()  # an info that takes long is no reason to wait
+        known.check_answers()  # a slow info does not delay it
         gate.wait_entered()
         known.check_answers()
     wait_until(lambda: known._age() < INFO_AGE)
@@ -237,17 +237,17 @@ def test_a_description_that_is_due_is_read_in_the_background(engine: FakeEngine)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_description_that_never_comes_while_no_component_answers_is_an_engine_that_hangs(engine: FakeEngine) -> None:
+def test_an_engine_without_info_and_components_counts_as_hung(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     aged(known, seconds=INFO_TRUSTED + 1)
-    message = "ask docker for the versions of its components: docker did not answer"
+    message = "ask Docker for the versions of its components: Docker did not answer"
     with engine.held("info"), engine.held("check_components"), pytest.raises(DeadlineExceeded, match=message):
         known.check_answers()
     known.check_answers()
 
 
-def test_an_engine_whose_description_waits_for_a_registry_answers(
+def test_an_engine_without_info_but_with_components_answers(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.engine.facts.CURRENT_SECONDS", 0.05)
@@ -261,7 +261,7 @@ def test_an_engine_whose_description_waits_for_a_registry_answers(
     assert infos(engine) == 2
 
 
-def test_another_daemon_is_asked_what_it_is(engine: FakeEngine) -> None:
+def test_a_new_daemon_is_described_again(engine: FakeEngine) -> None:
     known = facts(engine)
     assert (known.cgroup_driver(), known.systemd_cgroups) == ("cgroupfs", False)
     engine.engine_info = replace(engine.engine_info, cgroup_driver="systemd", server_version="28.5.3")
@@ -271,20 +271,20 @@ def test_another_daemon_is_asked_what_it_is(engine: FakeEngine) -> None:
     assert infos(engine) == 2
 
 
-def test_an_answer_of_the_daemon_before_does_not_count_for_the_next(engine: FakeEngine) -> None:
+def test_an_answer_of_the_previous_daemon_does_not_describe_the_next(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     with engine.held("info") as gate:
         known.refresh()
         gate.wait_entered()
-        known.refresh()  # the answer under way was asked of the one before
+        known.refresh()  # the answer in flight is the previous daemon's
     wait_until(lambda: known._described == 1)
     engine.engine_info = replace(engine.engine_info, cgroup_driver="systemd")
     assert known.cgroup_driver() == "systemd"
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_new_daemon_that_does_not_describe_itself_is_taken_for_the_one_before(engine: FakeEngine) -> None:
+def test_an_unanswering_new_daemon_has_the_previous_description(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     with engine.held("info"):
@@ -292,13 +292,13 @@ def test_a_new_daemon_that_does_not_describe_itself_is_taken_for_the_one_before(
         assert known.cgroup_driver() == "cgroupfs"
 
 
-def test_the_call_for_info_has_a_deadline(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_has_a_deadline(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.engine.facts.INFO_SECONDS", 0.02)
     with engine.held("info"), pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.02 s"):
         facts(engine).info()
 
 
-# What it last said
+# The kept description
 
 
 def test_the_last_answer_is_kept(engine: FakeEngine) -> None:
@@ -311,20 +311,20 @@ def test_the_last_answer_is_kept(engine: FakeEngine) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("how", ["hangs", "is gone", "fails"])
-def test_without_an_answer_the_kept_one_counts(engine: FakeEngine, how: str) -> None:
+def test_the_kept_description_is_used_without_an_answer(engine: FakeEngine, how: str) -> None:
     known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
     with engine.held("info") if how == "hangs" else nullcontext():
         if how == "is gone":
             engine.disconnect()
         if how == "fails":
-            engine.fail_next("info", *[ShimError("read docker's info: 500")] * 2)
+            engine.fail_next("info", *[ShimError("read Docker's info: 500")] * 2)
         assert (known.server_version(), known.cgroup_driver()) == ("27.1.0", "systemd")
     engine.reconnect()
     wait_until(lambda: known.server_version() == "28.5.2")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_without_any_answer_ever_it_says_what_to_do(engine: FakeEngine) -> None:
+def test_the_error_before_the_first_answer_gives_advice(engine: FakeEngine) -> None:
     known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory())
     with engine.held("info"):
         for question in (known.server_version, known.cgroup_driver):
@@ -332,7 +332,7 @@ def test_without_any_answer_ever_it_says_what_to_do(engine: FakeEngine) -> None:
                 question()
 
 
-def test_the_end_of_the_client_is_no_answer(engine: FakeEngine) -> None:
+def test_a_client_that_leaves_gets_no_kept_description(engine: FakeEngine) -> None:
     known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
     gone = deadline.Scope()
     gone.cancel()
@@ -340,14 +340,14 @@ def test_the_end_of_the_client_is_no_answer(engine: FakeEngine) -> None:
         known.server_version()
 
 
-def test_an_engine_that_is_too_old_is_not_answered_for(engine: FakeEngine) -> None:
-    engine.fail_next("info", FailedPrecondition("the docker engine speaks api version 1.40"))
+def test_the_kept_description_does_not_hide_an_engine_that_is_too_old(engine: FakeEngine) -> None:
+    engine.fail_next("info", FailedPrecondition("the Docker Engine speaks API version 1.40"))
     known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
     with pytest.raises(FailedPrecondition):
         known.server_version()
 
 
-def test_another_cgroup_driver_than_the_kubelet_may_have_been_given_is_logged(engine: FakeEngine) -> None:
+def test_a_changed_cgroup_driver_is_logged(engine: FakeEngine) -> None:
     kept = Memory("28.5.2", "systemd")
     known = EngineFacts(engine, restrict_oom_score_adj="false", kept=kept)
     with capture_logs() as logs:

@@ -60,14 +60,14 @@ HOLDER = "fedcba987654" * 5 + "3210"
         (400, "client version 1.41 is too old. Minimum supported API version is 1.44", Unavailable),
     ],
 )
-def test_each_refusal_is_one_error(status: int, message: str, kind: type[ShimError]) -> None:
+def test_each_refusal_has_its_error(status: int, message: str, kind: type[ShimError]) -> None:
     error = error_from_refusal(Refused(status, message), what=f"do it to {ID}")
 
     assert type(error) is kind
     assert str(error) == f"do it to {ID}: {message}"
 
 
-def test_a_call_docker_does_not_know_is_no_missing_object() -> None:
+def test_an_unsupported_call_is_no_missing_object() -> None:
     error = error_from_refusal(Refused(404, "page not found"), what=f"inspect container {ID}")
 
     assert type(error) is Unsupported
@@ -106,7 +106,7 @@ def test_a_taken_name_names_its_holder(message: str) -> None:
         (500, "Cannot mkdir: /x is not a directory", FailedPrecondition, "its working directory"),
     ],
 )
-def test_not_found_at_create_is_about_the_image(status: int, message: str, kind: type[ShimError], says: str) -> None:
+def test_not_found_at_create_concerns_the_image(status: int, message: str, kind: type[ShimError], says: str) -> None:
     error = error_from_create_refusal(Refused(status, message), name="c", image="a/b:1")
 
     assert type(error) is kind
@@ -125,7 +125,7 @@ def test_not_found_at_create_is_about_the_image(status: int, message: str, kind:
         (500, "permission denied", ShimError),
     ],
 )
-def test_a_failed_start_is_the_containers_failure(status: int, message: str, kind: type[ShimError]) -> None:
+def test_a_failed_start_is_a_failure_of_the_container(status: int, message: str, kind: type[ShimError]) -> None:
     error = error_from_start_refusal(Refused(status, message), container_id=ID)
 
     assert type(error) is kind
@@ -133,7 +133,7 @@ def test_a_failed_start_is_the_containers_failure(status: int, message: str, kin
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
-def test_the_error_of_a_failed_start_is_without_the_layers_above_it(status: int) -> None:
+def test_the_error_of_a_failed_start_has_no_prefixes(status: int) -> None:
     message = "failed to create shim task: OCI runtime create failed: runc create failed: permission denied: unknown"
 
     error = error_from_start_refusal(Refused(status, message), container_id=ID)
@@ -195,14 +195,14 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (500, 'Get "https://x/v2/": tls: failed to verify certificate: x509: unknown authority', ShimError),
     ],
 )
-def test_the_error_of_a_failed_pull_says_whose_failure_it_is(status: int, message: str, kind: type[ShimError]) -> None:
+def test_failed_pulls_are_classified(status: int, message: str, kind: type[ShimError]) -> None:
     error = error_from_pull_failure(message, reference=REGISTRY, status=status)
 
     assert type(error) is kind
     assert str(error) == f"pull image {REGISTRY}: {message}"
 
 
-def test_a_failure_that_hides_another_is_reported_as_such() -> None:
+def test_a_failed_http_fallback_mentions_the_failed_https() -> None:
     message = "error parsing HTTP 400 response body: Client sent an HTTP request to an HTTPS server."
     error = error_from_pull_failure(message, reference=REGISTRY, status=500)
 
@@ -229,7 +229,7 @@ def test_a_failure_that_hides_another_is_reported_as_such() -> None:
     ],
     ids=["familiar", "familiar in a sentence", "canonical", "twice", "address"],
 )
-def test_the_name_of_an_image_says_nothing_about_the_failure(name: str, reported: str) -> None:
+def test_the_name_of_an_image_does_not_classify_a_failure(name: str, reported: str) -> None:
     image = references.parse(name)
     last = image.digest or image.tag
     message = reported.format(familiar=image.familiar(), canonical=image, path=image.path, last=last)
@@ -238,14 +238,14 @@ def test_the_name_of_an_image_says_nothing_about_the_failure(name: str, reported
 
 
 @pytest.mark.parametrize("name", ["unauthorized/app", "team/eof", "team/app-denied"])
-def test_the_repository_alone_says_nothing_about_the_failure(name: str) -> None:
+def test_the_repository_name_does_not_classify_a_failure(name: str) -> None:
     message = f"repository {name} not found: does not exist or no pull access"
 
     assert type(error_from_pull_failure(message, reference=f"docker.io/{name}:1")) is NotFound
 
 
 @pytest.mark.parametrize("name", ["denied:latest", "r.example/denied:1", "unauthorized/denied:1"])
-def test_what_the_registry_says_counts_whatever_the_name_is(name: str) -> None:
+def test_the_text_of_the_registry_counts_for_any_name(name: str) -> None:
     message = f"{name}: denied: requested access to the resource is denied"
 
     assert type(error_from_pull_failure(message, reference=references.canonical(name))) is RegistryDenied
@@ -270,7 +270,7 @@ def test_the_text_of_a_refusal_is_found(content: bytes, message: str) -> None:
 
 def test_a_lost_connection_is_unavailable() -> None:
     with (
-        pytest.raises(Unavailable, match="do it: docker cannot be reached: broken pipe") as failed,
+        pytest.raises(Unavailable, match="do it: Docker cannot be reached: broken pipe") as failed,
         docker_call("do it"),
     ):
         raise ConnectionLost("broken pipe")
@@ -279,16 +279,16 @@ def test_a_lost_connection_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(("within", "says"), [(2.5, "within 2.5 s"), (None, "in time")])
-def test_a_timeout_is_a_deadline_with_its_seconds(within: float | None, says: str) -> None:
+def test_a_timeout_names_its_seconds(within: float | None, says: str) -> None:
     with (
-        pytest.raises(DeadlineExceeded, match=f"do it: docker did not answer {says}"),
+        pytest.raises(DeadlineExceeded, match=f"do it: Docker did not answer {says}"),
         docker_call("do it", within=within),
     ):
         raise TimedOut
 
 
 @pytest.mark.parametrize("failure", [ConnectionLost("x"), TimedOut()], ids=["lost", "timed out"])
-def test_a_client_that_has_gone_is_why_the_connection_was_lost(failure: Exception) -> None:
+def test_a_connection_lost_to_a_cancellation_is_cancelled(failure: Exception) -> None:
     scope = Scope()
 
     def go_and_lose() -> None:
@@ -300,6 +300,6 @@ def test_a_client_that_has_gone_is_why_the_connection_was_lost(failure: Exceptio
         go_and_lose()
 
 
-def test_nothing_is_asked_in_a_scope_that_has_ended() -> None:
+def test_no_call_is_made_in_an_ended_scope() -> None:
     with deadline.bound(0), pytest.raises(DeadlineExceeded), docker_call("do it"):
         pytest.fail("it was asked")

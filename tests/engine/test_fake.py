@@ -1,4 +1,4 @@
-"""The fake Engine keeps the contract, and does what only a fake can."""
+"""The fake Engine keeps the contract and follows its scripts."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
 from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here
 from tests.engine.contract_files import *  # noqa: F403 - collected here
 from tests.engine.contract_processes import *  # noqa: F403 - collected here
-from tests.engine.contract_streams import *  # noqa: F403 - and these
+from tests.engine.contract_streams import *  # noqa: F403 - collected here
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
 from tests.fakes.engine_state import ExecScript
@@ -70,7 +70,7 @@ def subject(fake: FakeEngine) -> Subject:
     )
 
 
-def test_ordered_failures_come_one_each(subject: Subject, fake: FakeEngine) -> None:
+def test_each_scripted_failure_hits_one_call(subject: Subject, fake: FakeEngine) -> None:
     container_id = subject.created()
     fake.fail_next("start_container", ShimError("no space left"))
 
@@ -132,7 +132,7 @@ def test_a_lost_connection_ends_waits_and_event_streams(subject: Subject, fake: 
     assert fake.inspect_container(container_id).state.running
 
 
-def test_a_container_that_ends_by_itself_takes_its_execs_along(subject: Subject, fake: FakeEngine) -> None:
+def test_the_execs_of_an_exited_container_end(subject: Subject, fake: FakeEngine) -> None:
     subject.expect_endless_exec(["sleep", "1"], b"")
     container_id = subject.running()
     exec_id = fake.create_exec(container_id, body={"Cmd": ["sleep", "1"]})

@@ -28,7 +28,7 @@ def frame(number: int, data: bytes) -> bytes:
     return struct.pack(">BxxxI", number, len(data)) + data
 
 
-def test_the_upgrade_is_asked_for_without_a_terminal(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_exec_requests_an_upgrade_without_a_terminal(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(START, UPGRADED, CLOSE)
     with adapter.start_exec("x") as stream:
         assert list(stream.frames()) == []
@@ -39,7 +39,7 @@ def test_the_upgrade_is_asked_for_without_a_terminal(adapter: DockerEngine, serv
 
 
 @pytest.mark.parametrize("head", [UPGRADED, PLAIN], ids=["101", "200"])
-def test_output_that_comes_with_the_head_is_not_lost(
+def test_output_that_arrives_with_the_head_is_kept(
     adapter: DockerEngine, server: ScriptedServer, head: bytes
 ) -> None:
     server.on(START, head + frame(1, b"early") + frame(2, b"er")[:-1], b"r", frame(1, b"late"), CLOSE)
@@ -107,7 +107,7 @@ def test_close_ends_a_blocked_read_from_another_thread(adapter: DockerEngine, se
     server.wait_hung_up()
 
 
-def test_leaving_the_block_hangs_up(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_leaving_the_block_closes_the_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(START, UPGRADED, HANG)
     with adapter.start_exec("x"):
         pass
@@ -115,7 +115,7 @@ def test_leaving_the_block_hangs_up(adapter: DockerEngine, server: ScriptedServe
     server.wait_hung_up()
 
 
-def test_a_deadline_ends_the_reading_and_not_the_stream(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_deadline_ends_the_read_but_not_the_stream(adapter: DockerEngine, server: ScriptedServer) -> None:
     go_on = threading.Event()
     server.on(START, UPGRADED + frame(1, b"abc")[:-1], go_on, b"c" + frame(2, b"d"), CLOSE)
     with adapter.start_exec("x") as stream:
@@ -127,7 +127,7 @@ def test_a_deadline_ends_the_reading_and_not_the_stream(adapter: DockerEngine, s
         assert list(stream.frames()) == [(1, b"c"), (2, b"d")]
 
 
-def test_a_client_that_goes_ends_the_reading(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_client_that_leaves_ends_the_read(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(START, UPGRADED, HANG)
     scope = Scope()
     with deadline.entered(scope), adapter.start_exec("x") as stream, ThreadPoolExecutor(1) as pool:
@@ -137,7 +137,7 @@ def test_a_client_that_goes_ends_the_reading(adapter: DockerEngine, server: Scri
     server.wait_hung_up()
 
 
-def test_a_client_that_goes_ends_a_reading_bound_more_narrowly(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_client_that_leaves_ends_a_read_with_an_inner_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(START, UPGRADED, HANG)
     inner = WatchedScope()
     with adapter.start_exec("x") as stream, deadline.entered(inner), ThreadPoolExecutor(1) as pool:
@@ -146,7 +146,7 @@ def test_a_client_that_goes_ends_a_reading_bound_more_narrowly(adapter: DockerEn
             list(stream.frames())
 
 
-def test_output_goes_on_after_stdin_was_closed(session: DockerSession, server: ScriptedServer) -> None:
+def test_output_continues_after_stdin_was_closed(session: DockerSession, server: ScriptedServer) -> None:
     def echo(connection: socket.socket) -> None:
         received = b""
         while piece := connection.recv(1024):
@@ -163,21 +163,21 @@ def test_output_goes_on_after_stdin_was_closed(session: DockerSession, server: S
     assert server.requests[-1].target.endswith("attach?stream=1")
 
 
-def test_writing_to_what_has_ended_is_unavailable(session: DockerSession, server: ScriptedServer) -> None:
+def test_writing_to_an_ended_stream_is_unavailable(session: DockerSession, server: ScriptedServer) -> None:
     server.on("POST /v1.51/containers/c/attach", UPGRADED, CLOSE)
     with hijack(session, "/containers/c/attach", what="attach to c", timeout=10) as stream:
         assert stream.read() == b""
-        with pytest.raises(Unavailable, match="attach to c: docker cannot be reached: broken pipe"):
+        with pytest.raises(Unavailable, match="attach to c: Docker cannot be reached: broken pipe"):
             stream.write(b"x")
     with pytest.raises(Unavailable, match="attach to c"):
         stream.close_stdin()
 
 
-# Resting while small pieces keep coming
+# Pauses between small pieces
 
 
 class Clock:
-    """Time that passes while a caller waits."""
+    """A clock that advances while a caller waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -205,7 +205,7 @@ class Clock:
     [(4096, 0.0001, 9), (4096, 0.01, 0), (1 << 20, 0.0001, 0)],
     ids=["flood of small pieces", "now and then", "full reads"],
 )
-def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, rests: int) -> None:
+def test_reads_pause_while_small_pieces_keep_coming(size: int, after: float, rests: int) -> None:
     clock = Clock()
     gathering = ReadBatching(clock=clock, sleep=clock.rest)
     for _ in range(10):
@@ -214,10 +214,10 @@ def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, r
     assert clock.rests == rests
 
 
-def test_the_first_piece_after_a_pause_is_not_waited_for_and_the_next_neither() -> None:
+def test_the_first_two_pieces_after_silence_are_read_at_once() -> None:
     clock = Clock()
     gathering = ReadBatching(clock=clock, sleep=clock.rest)
-    for after in (0.0001, 1.0, 1.0):  # the rest before the second is spent waiting for it anyway
+    for after in (0.0001, 1.0, 1.0):  # the pause before the second overlaps with waiting for it
         gathering.read(clock.arriving(80, after=after))
 
     assert clock.rests == 1
@@ -228,7 +228,7 @@ def test_the_first_piece_after_a_pause_is_not_waited_for_and_the_next_neither() 
     [(20e6, 1 << 20, 0.9 * BATCH_SECONDS * 20e6), (160e6, 176 << 10, 96 << 10), (2e9, 176 << 10, 96 << 10)],
     ids=["slow", "as fast as Docker", "faster than the socket holds"],
 )
-def test_a_rest_lets_much_gather_and_does_not_let_the_socket_fill(pace: float, held: int, least: float) -> None:
+def test_a_pause_does_not_let_the_socket_fill(pace: float, held: int, least: float) -> None:
     clock = Clock()
     gathering = ReadBatching(clock=clock, sleep=clock.rest)
     taken, sizes = 0.0, list[int]()
@@ -248,7 +248,7 @@ def test_a_rest_lets_much_gather_and_does_not_let_the_socket_fill(pace: float, h
     assert max(settled) < min(held, 1.4 * BATCH_BYTES)
 
 
-def test_memory_for_much_is_taken_only_after_much_has_come() -> None:
+def test_large_reads_follow_large_pieces() -> None:
     clock = Clock()
     gathering = ReadBatching(clock=clock, sleep=clock.rest)
     sizes = (80, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 80)

@@ -16,7 +16,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def read(body: Body, arriving: list[bytes]) -> tuple[bytes, bytes]:
-    """Feed a body as it arrives; gives its content and what is left over."""
+    """Feed a body piece by piece; return its content and the rest of the buffer."""
     buffer, content = bytearray(), b""
     for piece in arriving:
         buffer += piece
@@ -24,24 +24,24 @@ def read(body: Body, arriving: list[bytes]) -> tuple[bytes, bytes]:
     return content, bytes(buffer)
 
 
-def test_a_request_has_its_length_and_its_host() -> None:
+def test_a_request_has_a_length_and_a_host() -> None:
     raw = request_bytes("POST", "/v1.41/x", headers={"A": "b"}, body=b"{}")
 
     assert raw == b"POST /v1.41/x HTTP/1.1\r\nHost: docker\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
 
 
 @pytest.mark.parametrize(("method", "has"), [("POST", True), ("GET", False), ("DELETE", False)])
-def test_an_empty_body_is_announced_only_where_one_is_expected(method: str, has: bool) -> None:
+def test_an_empty_body_has_a_length_only_for_post(method: str, has: bool) -> None:
     assert (b"Content-Length: 0" in request_bytes(method, "/", headers={}, body=b"")) == has
 
 
 @pytest.mark.parametrize(("target", "value"), [("/a\r\nX: y", "b"), ("/", "b\r\nX: y"), ("/", "b\nX: y")])
-def test_nothing_can_be_smuggled_into_a_request(target: str, value: str) -> None:
+def test_line_breaks_in_a_request_are_refused(target: str, value: str) -> None:
     with pytest.raises(ValueError, match="line break"):
         request_bytes("GET", target, headers={"A": value}, body=b"")
 
 
-def test_a_head_is_taken_and_what_follows_stays() -> None:
+def test_take_head_leaves_the_body_in_the_buffer() -> None:
     buffer = bytearray(b"HTTP/1.1 404 Not Found\r\nContent-Type: a: b\r\nX-Y:z\r\n\r\nrest")
     head = take_head(buffer)
 
@@ -49,7 +49,7 @@ def test_a_head_is_taken_and_what_follows_stays() -> None:
     assert buffer == b"rest"
 
 
-def test_an_incomplete_head_stays_where_it_is() -> None:
+def test_an_incomplete_head_stays_in_the_buffer() -> None:
     buffer = bytearray(b"HTTP/1.1 200 OK\r\nA: b\r\n\r")
 
     assert take_head(buffer) is None
@@ -68,7 +68,7 @@ def test_interim_answers_are_skipped_but_not_an_upgrade() -> None:
 @pytest.mark.parametrize(
     "line", [b"SSH-2.0-OpenSSH", b"HTTP/2 200 OK", b"HTTP/1.1 2x0 OK", b"HTTP/1.1", b"\x15\x03\x01"]
 )
-def test_what_is_no_http_is_refused(line: bytes) -> None:
+def test_a_response_that_is_not_http_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedResponse, match="status line"):
         take_head(bytearray(line + b"\r\n\r\n"))
 
@@ -79,7 +79,7 @@ def test_a_head_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("value", "keep"), [("close", False), ("Close", False), ("keep-alive", True), ("", True)])
-def test_only_close_ends_the_connection(value: str, keep: bool) -> None:
+def test_only_connection_close_ends_the_connection(value: str, keep: bool) -> None:
     assert Head(200, {"connection": value}).keep_alive == keep
 
 
@@ -120,7 +120,7 @@ def test_a_chunked_body_is_the_same_however_it_arrives(data: list[bytes], cuts: 
 
 
 @pytest.mark.parametrize("wire", [b"4\r\nab", b"4\r\nabcd\r\n", b"0\r\n", b"", b"4"])
-def test_a_chunked_body_that_ends_early_is_noticed(wire: bytes) -> None:
+def test_an_incomplete_chunked_body_is_refused(wire: bytes) -> None:
     body = body_of(CHUNKED, method="GET")
     read(body, [wire])
 
@@ -139,7 +139,7 @@ def test_a_chunk_size_line_without_end_is_refused() -> None:
         read(body_of(CHUNKED, method="GET"), [b"1" * 2000])
 
 
-def test_a_sized_body_that_ends_early_is_noticed() -> None:
+def test_an_incomplete_sized_body_is_refused() -> None:
     body = body_of(Head(200, {"content-length": "5"}), method="GET")
     read(body, [b"abcd"])
 
@@ -162,19 +162,19 @@ def test_a_wrong_length_is_refused(length: str) -> None:
         body_of(Head(200, {"content-length": length}), method="GET")
 
 
-def test_a_head_that_is_too_large_is_refused_also_where_it_ends() -> None:
+def test_an_oversized_complete_head_is_refused() -> None:
     buffer = bytearray(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD + b"\r\n\r\n")
     with pytest.raises(MalformedResponse, match="head exceeds"):
         take_head(buffer)
 
 
-def test_a_trailer_without_end() -> None:
+def test_a_trailer_without_end_is_refused() -> None:
     body = ChunkedBody()
     with pytest.raises(MalformedResponse, match="trailer exceeds"):
         body.take(bytearray(b"0\r\n" + b"name: value\r\n" * 10_000))
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "", "-1", "\u00b2"])
-def test_what_is_no_content_length(length: str) -> None:
+def test_a_content_length_that_is_no_number_is_refused(length: str) -> None:
     with pytest.raises(MalformedResponse, match="not a content length"):
         body_of(Head(200, {"content-length": length}), method="GET")

@@ -1,4 +1,4 @@
-"""The directory of the image store is found for both kinds of store."""
+"""The directories of both kinds of image store are found."""
 
 import os
 import time
@@ -48,14 +48,14 @@ def test_a_running_container_names_the_snapshotter(tmp_path: Path) -> None:
     for pid, lines in {11: [OTHER_MOUNT], 13: [OTHER_MOUNT, ROOT_MOUNT]}.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "mountinfo").write_text("\n".join(lines) + "\n")
-    # 12 has ended
+    # process 12 has exited
     assert store_root(containerd_info(tmp_path), pids=[11, 12, 13], proc=tmp_path) == Path(
         "/var/lib/containerd", PLUGIN
     )
 
 
 @pytest.mark.parametrize("present", [["docker"], ["docker", "system"], ["system"], []], ids=str)
-def test_without_containers_known_places_are_tried(
+def test_the_store_is_searched_without_running_containers(
     present: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker, system = tmp_path / "docker", tmp_path / "containerd"
@@ -79,7 +79,7 @@ def graph_info(root: Path, driver: str) -> EngineInfo:
         ("btrfs", "ab/diff", None),
     ],
 )
-def test_a_layer_that_is_mounted_with_relative_paths(driver: str, relative: str, expected: str | None) -> None:
+def test_the_directory_of_a_layer_with_a_relative_mount_path(driver: str, relative: str, expected: str | None) -> None:
     found = layer_directory(graph_info(Path("/data/docker"), driver), Path(relative))
 
     assert found == (None if expected is None else Path(expected))
@@ -99,7 +99,7 @@ def test_a_layer_that_is_mounted_with_relative_paths(driver: str, relative: str,
     ],
     ids=["vfs", "fuse", "named by mounts", "empty", "above", "a path", "power loss", "removed"],
 )
-def test_a_writable_layer_that_no_mount_names(
+def test_the_writable_layer_comes_from_dockers_record(
     tmp_path: Path, driver: str, written: str | None, expected: str | None
 ) -> None:
     record = tmp_path / "image" / driver / "layerdb/mounts/c1"
@@ -114,7 +114,7 @@ def test_a_writable_layer_that_no_mount_names(
 @pytest.mark.parametrize(
     ("driver", "shows"), [("overlay2", True), ("vfs", True), ("fuse-overlayfs", True), ("btrfs", False), ("zfs", False)]
 )
-def test_which_drivers_show_what_containers_write(driver: str, *, shows: bool) -> None:
+def test_drivers_with_measurable_writable_layers(driver: str, *, shows: bool) -> None:
     assert has_writable_layers(graph_info(Path("/data"), driver)) is shows
     assert has_writable_layers(containerd_info(Path("/data")))
 
@@ -122,7 +122,7 @@ def test_which_drivers_show_what_containers_write(driver: str, *, shows: bool) -
 @pytest.mark.parametrize(
     ("driver", "layers"), [("overlay2", "overlay2"), ("fuse-overlayfs", "fuse-overlayfs"), ("vfs", "vfs/dir")]
 )
-def test_layers_of_images(tmp_path: Path, driver: str, layers: str) -> None:
+def test_image_layers_are_listed_by_chain_id(tmp_path: Path, driver: str, layers: str) -> None:
     chains = tmp_path / "image" / driver / "layerdb/sha256"
     for chain, cache_id in {"c1": "aa", "c2": "bb"}.items():
         (chains / chain).mkdir(parents=True)
@@ -148,11 +148,11 @@ def test_a_damaged_layer_is_left_out(tmp_path: Path, damaged: bytes) -> None:
     assert found == {"bb": layers / os.fsdecode(b"\xff"), "cc": layers / "good"}
 
 
-def test_a_driver_whose_layers_share_blocks(tmp_path: Path) -> None:
+def test_a_driver_whose_layers_share_blocks_is_not_measurable(tmp_path: Path) -> None:
     assert not is_measurable(graph_info(tmp_path, "btrfs"))
 
 
-def test_a_store_that_is_not_here(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store_parts(graph_info(tmp_path, "overlay2"), tmp_path, known=(), in_use=())
 
@@ -184,7 +184,7 @@ def parts(snapshotter: Path, *, in_use: list[Path]) -> dict[str, Path | None]:
     return store_parts(containerd_info(snapshotter.parent), snapshotter, known=(), in_use=in_use)
 
 
-def test_snapshots_and_blobs(snapshotter: Path) -> None:
+def test_snapshots_and_blobs_are_listed_without_running_containers(snapshotter: Path) -> None:
     found = parts(snapshotter, in_use=[snapshotter / "snapshots/2/fs", Path("/elsewhere/snapshots/3/fs")])
 
     blobs = snapshotter.parent / "io.containerd.content.v1.content/blobs/sha256"
@@ -193,7 +193,7 @@ def test_snapshots_and_blobs(snapshotter: Path) -> None:
     )
 
 
-def test_what_may_have_changed_has_another_name(snapshotter: Path) -> None:
+def test_a_part_that_may_have_changed_has_another_key(snapshotter: Path) -> None:
     names = [set(parts(snapshotter, in_use=[]))]
     blobs = snapshotter.parent / "io.containerd.content.v1.content/blobs/sha256"
     for age, change in ((20, 1), (100, 2), (119, 2), (3000, 3), (10**7, 3)):

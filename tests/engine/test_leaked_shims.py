@@ -1,4 +1,4 @@
-"""Which containerd-shims count as left of removed containers, and whose they are."""
+"""Containerd-shims of removed containers are found, with their creator."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_a_shim_whose_first_container_is_gone_is_found(tmp_path: Path, maker: Ma
         assert [leak.containers for leak in leaked_shims(set, maker=maker)] == [("app",)]
 
 
-def test_a_container_that_docker_has_keeps_its_shim(tmp_path: Path, maker: Maker) -> None:
+def test_the_shim_of_an_existing_container_is_no_leak(tmp_path: Path, maker: Maker) -> None:
     first = task(tmp_path, "pause", maker)
     task(tmp_path, "app", maker)
     with running_shim(first, tmp_path / "a.sock"):
@@ -47,7 +47,7 @@ def test_a_container_that_docker_has_keeps_its_shim(tmp_path: Path, maker: Maker
         assert (leak.containers, leak.serves_others) == (("app",), True)
 
 
-def test_a_container_that_another_made_is_not_ours(tmp_path: Path, maker: Maker) -> None:
+def test_a_container_of_another_creator_is_not_ours(tmp_path: Path, maker: Maker) -> None:
     other = Maker(docker_root=maker.docker_root, resolv_conf=tmp_path / "of-others")
     with running_shim(task(tmp_path, "app", other), tmp_path / "a.sock"):
         [leak] = leaked_shims(set, maker=maker)
@@ -68,7 +68,7 @@ def test_a_container_of_another_docker_is_no_leak(tmp_path: Path, maker: Maker) 
         assert not leaked_shims(set, maker=maker)
 
 
-def test_a_process_cannot_name_another_as_the_shim(tmp_path: Path, maker: Maker) -> None:
+def test_a_process_cannot_pose_as_the_shim_of_a_task(tmp_path: Path, maker: Maker) -> None:
     real, forged = task(tmp_path, "app", maker), tmp_path / "forged"
     with running_shim(real, tmp_path / "a.sock") as shim:
         task(forged, "lost", maker, address="../a.sock")

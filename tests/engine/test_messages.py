@@ -41,7 +41,7 @@ def pull(engine: DockerEngine, reference: str = "a/b:1", auth: RegistryAuth | No
 # Lines
 
 
-def test_of_a_line_of_more_than_1_mib_the_first_4_kib_are_kept() -> None:
+def test_a_line_of_more_than_1_mib_is_cut_to_4_kib() -> None:
     cutter = _Lines()
     assert cutter.take(b"x" * (1 << 20)) == []
     assert cutter.take(b"\n" + b"y" * (1 << 20)) == [(b"x" * (1 << 20), False)]
@@ -53,9 +53,7 @@ def test_of_a_line_of_more_than_1_mib_the_first_4_kib_are_kept() -> None:
 # Pull
 
 
-def test_progress_is_reported_message_by_message_however_it_arrives(
-    adapter: DockerEngine, server: ScriptedServer
-) -> None:
+def test_progress_is_reported_message_by_message(adapter: DockerEngine, server: ScriptedServer) -> None:
     wire = lines(
         {"status": "Pulling from a/b", "id": "1"},
         {"status": "Downloading", "id": "l", "progressDetail": {"current": 1, "total": 2}, "progress": "[=> ]"},
@@ -81,11 +79,11 @@ def test_progress_is_reported_message_by_message_however_it_arrives(
         (f"a.b:80/c:1@sha256:{HEX}", "a.b:80/c", f"sha256:{HEX}"),
     ],
 )
-def test_one_tag_or_digest_is_asked_for(reference: str, image: str, tag: str) -> None:
+def test_a_pull_requests_one_tag_or_digest(reference: str, image: str, tag: str) -> None:
     assert split_reference(reference) == (image, tag)
 
 
-def test_credentials_go_into_their_header_alone(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_credentials_are_sent_only_in_their_header(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, response(200, b""))
     pull(adapter, auth=RegistryAuth(username="ü", password="s>?cret", serveraddress="a"))
     sent = server.requests[-1]
@@ -99,7 +97,7 @@ def test_credentials_go_into_their_header_alone(adapter: DockerEngine, server: S
     assert sent.body == b""
 
 
-def test_without_credentials_there_is_no_header(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_pull_without_credentials_has_no_auth_header(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, response(200, b""))
     pull(adapter)
 
@@ -126,7 +124,7 @@ def test_a_failure_in_the_stream_is_raised_after_the_progress(adapter: DockerEng
     ],
     ids=["detail", "error alone", "null detail"],
 )
-def test_both_forms_of_failure_are_understood(
+def test_both_forms_of_a_failure_are_read(
     adapter: DockerEngine, server: ScriptedServer, failure: object, kind: type[ShimError]
 ) -> None:
     server.on(PULL, chunked(), chunk(lines(failure)), chunk(b""))
@@ -145,21 +143,21 @@ def test_a_refused_pull_shows_no_credentials(adapter: DockerEngine, server: Scri
     assert "s3cret" not in f"{failed.value} {cause!r} {RegistryAuth(password='s3cret')!r}"
 
 
-def test_a_pull_that_breaks_off_is_not_a_pull(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_pull_that_breaks_off_fails(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), chunk(lines({"status": "Downloading"})), CLOSE)
 
     with pytest.raises(Unavailable, match="middle of the response"):
         pull(adapter)
 
 
-def test_a_progress_message_that_is_no_json_is_reported(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_progress_message_that_is_no_json_is_an_error(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), chunk(b"<html>\n"), chunk(b""))
 
-    with pytest.raises(ShimError, match=r"pull image a/b:1: docker's answer cannot be read"):
+    with pytest.raises(ShimError, match=r"pull image a/b:1: Docker's answer cannot be read"):
         pull(adapter)
 
 
-def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_cancelled_pull_closes_the_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), chunk(lines({"status": "Downloading"})), HANG)
     scope = Scope()
     with deadline.entered(scope), pytest.raises(Cancelled, match="pull image a/b:1"):
@@ -168,7 +166,7 @@ def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer
     server.wait_hung_up()
 
 
-def test_a_cancelled_pull_does_not_end_well_since_more_has_come(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_cancelled_pull_ignores_messages_read_before(adapter: DockerEngine, server: ScriptedServer) -> None:
     every = lines({"status": "Downloading"}, {"status": "Status: Downloaded newer image for a/b:1"})
     server.on(PULL, chunked(), chunk(every), chunk(b""))
     scope = Scope()
@@ -176,12 +174,10 @@ def test_a_cancelled_pull_does_not_end_well_since_more_has_come(adapter: DockerE
         adapter.pull_image("a/b:1", auth=None, progress=lambda _message: scope.cancel())
 
 
-def test_what_docker_does_after_its_last_message_is_not_waited_for(
-    adapter: DockerEngine, server: ScriptedServer
-) -> None:
+def test_a_pull_returns_after_the_last_message(adapter: DockerEngine, server: ScriptedServer) -> None:
     reported = threading.Event()
     server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), reported, chunk(b""))
-    # So that the connection of the pull is the only one that can be used again.
+    # Now only the connection of the pull can be reused.
     server.on("GET /v1.51/images/json", response(200, [], headers=["Connection: close"]), CLOSE)
     assert [message.status for message in pull(adapter)] == ["Status: Image is up to date for a/b:1"]
     first = server.requests[-1].connection
@@ -193,7 +189,7 @@ def test_what_docker_does_after_its_last_message_is_not_waited_for(
 
 
 @pytest.mark.parametrize("rest", [[CLOSE], [b"3\r\nnon", CLOSE], [chunk(b"sense") + chunk(b"") + b"more"]])
-def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
+def test_a_connection_closed_after_the_last_message_is_not_reused(
     adapter: DockerEngine, server: ScriptedServer, rest: list[Step]
 ) -> None:
     server.on(PULL, chunked(), chunk(lines({"status": "Status: Downloaded newer image for a/b:1"})), *rest)
@@ -211,14 +207,14 @@ def test_a_pull_is_bound_by_its_scope_alone(impatient: DockerEngine, server: Scr
 
 
 class Prolonged(Scope):
-    """A scope whose time is never over, but from the first message on seems so to every wait that began before."""
+    """A scope whose deadline is extended again and again: each wait from the first message on times out too early."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[PullProgress] = []
         self.waits = 0
         self.waited = threading.Event()
-        """Set when the third wait has begun, so that two have come to their end."""
+        """Set at the begin of the third wait, when two waits have timed out."""
 
     def expiry(self) -> float | None:
         if not self.heard:
@@ -230,10 +226,12 @@ class Prolonged(Scope):
 
     @property
     def expired(self) -> bool:
-        return False  # nor does it seem so to a thread that is put aside between two reads of the clock
+        return False  # also for a thread that is delayed between two reads of the clock
 
 
-def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_pull_continues_if_its_deadline_is_extended_during_a_wait(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
     scope = Prolonged()
     begun, done = (chunk(lines({"status": status})) for status in ("Begun", "Done"))
     server.on(PULL, chunked(), begun, scope.waited, done, chunk(b""))
@@ -244,7 +242,7 @@ def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerE
 
 def test_a_pull_ends_with_its_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), HANG)
-    assert adapter.api_version  # connected: what follows has to be in time
+    assert adapter.api_version  # connect now, since only the next call has to be in time
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="pull image a/b:1"):
         pull(adapter)
     server.wait_hung_up()
@@ -258,7 +256,7 @@ def event(action: str, number: int = 1) -> dict[str, object]:
     return {"Type": "container", "Action": action, "Actor": actor, "scope": "local", "time": 1, "timeNano": number}
 
 
-def test_events_are_given_as_they_come(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_events_are_yielded_as_they_arrive(adapter: DockerEngine, server: ScriptedServer) -> None:
     second = threading.Event()
     server.on(EVENTS, chunked(), chunk(lines(event("create", 5))), second, chunk(lines(event("start", 6))), HANG)
     with adapter.events(since=None) as events:
@@ -272,7 +270,7 @@ def test_events_are_given_as_they_come(adapter: DockerEngine, server: ScriptedSe
 
 
 @pytest.mark.parametrize(("since", "text"), [(1_700_000_000_000_000_005, "1700000000.000000005"), (7, "0.000000007")])
-def test_events_are_asked_for_from_a_nanosecond_on(
+def test_events_are_requested_since_a_nanosecond(
     adapter: DockerEngine, server: ScriptedServer, since: int, text: str
 ) -> None:
     server.on(EVENTS, chunked(), HANG)
@@ -300,7 +298,7 @@ def test_a_lost_event_stream_is_unavailable(adapter: DockerEngine, server: Scrip
     server.on(EVENTS, chunked(), chunk(lines(event("create"))), *end)
     with adapter.events(since=None) as events:
         assert next(events).action == "create"
-        with pytest.raises(Unavailable, match="watch docker's events"):
+        with pytest.raises(Unavailable, match="watch Docker's events"):
             next(events)
 
 
@@ -326,7 +324,7 @@ def test_a_reader_in_another_thread_ends_with_the_block(adapter: DockerEngine, s
 def test_a_refused_event_stream_is_reported_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(EVENTS, response(500, {"message": "out of order"}))
 
-    with pytest.raises(ShimError, match="watch docker's events: out of order"), adapter.events(since=None):
+    with pytest.raises(ShimError, match="watch Docker's events: out of order"), adapter.events(since=None):
         pytest.fail("it was opened")
 
 

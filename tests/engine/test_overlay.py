@@ -29,28 +29,28 @@ BOUND_OVERLAY = "1085 1083 0:160 / /mnt rw - overlay overlay rw,lowerdir=/x,uppe
     ],
     ids=["graph driver", "containerd store", "no root mount", "no overlay", "no mounts"],
 )
-def test_root_upper_directory(lines: list[str], expected: str) -> None:
+def test_the_upper_directory_of_the_root_mount(lines: list[str], expected: str) -> None:
     assert root_upper_directory(mounts("\n".join(lines).encode())) == Path(expected)
 
 
-def test_characters_the_kernel_escapes() -> None:
+def test_escaped_characters_in_mounts_are_decoded() -> None:
     line = GRAPH.replace("/var/lib/docker", r"/data/of\040docker\054\134new")
 
     assert root_upper_directory(mounts(line.encode())) == Path("/data/of docker,\\new/overlay2/ab/diff")
 
 
-def test_the_mounts_of_a_process(tmp_path: Path) -> None:
+def test_the_writable_layer_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(f"{OTHER_MOUNT}\n{GRAPH}\n")
 
     assert upper_directory(tmp_path) == Path("/var/lib/docker/overlay2/ab/diff")
     assert not upper_directory(Path(f"/proc/{os.getpid()}")).is_relative_to("/var/lib/docker")
 
 
-def test_a_process_that_has_ended() -> None:
+def test_an_exited_process_has_no_writable_layer() -> None:
     assert upper_directory(Path("/proc/4194305")) == Path()
 
 
-def test_names_a_container_gives_its_mounts_do_no_harm(tmp_path: Path) -> None:
+def test_mounts_of_a_container_cannot_pose_as_its_root(tmp_path: Path) -> None:
     forged = b"1 1 0:1 / / rw - overlay overlay upperdir=/etc"
     odd = b"1090 1083 0:160 / /a\xff\x0b4 5\x1c\r%b\r rw - tmpfs tmpfs rw\n\nshort\n" % forged
     (tmp_path / "mountinfo").write_bytes(odd + GRAPH.encode() + b"\n")
@@ -58,7 +58,7 @@ def test_names_a_container_gives_its_mounts_do_no_harm(tmp_path: Path) -> None:
     assert upper_directory(tmp_path) == Path("/var/lib/docker/overlay2/ab/diff")
 
 
-def test_the_mounts_of_a_daemon(tmp_path: Path) -> None:
+def test_the_writable_layers_in_the_daemons_mounts(tmp_path: Path) -> None:
     lines = [OTHER_MOUNT, GRAPH.replace(" / / ", " / /var/lib/docker/overlay2/ab/merged "), BOUND_OVERLAY]
     (tmp_path / "mountinfo").write_text("\n".join([*lines, "7 1 0:9 / /ro rw - overlay overlay ro,lowerdir=/a", ""]))
 

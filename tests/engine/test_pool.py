@@ -26,16 +26,16 @@ from tests.waits import wait_until
         ("2.0", "1.44", (1, 51)),
     ],
 )
-def test_the_newest_version_both_know_is_spoken(newest: str, minimum: str, chosen: tuple[int, int]) -> None:
+def test_the_newest_common_version_is_used(newest: str, minimum: str, chosen: tuple[int, int]) -> None:
     assert choose_version(newest, minimum=minimum) == chosen
 
 
 @pytest.mark.parametrize(
     ("newest", "minimum", "says"),
     [
-        ("1.40", "1.12", "api version 1.40, at least 1.41"),
-        ("1.9", "", "api version 1.9, at least 1.41"),
-        ("1.60", "1.52", r"no api version below 1.52 \(its min-api-version\), at most 1.51"),
+        ("1.40", "1.12", "API version 1.40, at least 1.41"),
+        ("1.9", "", "API version 1.9, at least 1.41"),
+        ("1.60", "1.52", r"no API version below 1.52 \(its min-api-version\), this server speaks at most 1.51"),
         ("", "", "''"),
         ("newest", "", "'newest'"),
     ],
@@ -45,7 +45,7 @@ def test_an_engine_without_a_common_version_is_refused(newest: str, minimum: str
         choose_version(newest, minimum=minimum)
 
 
-def test_the_version_is_asked_once_and_spoken_from_then_on(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_version_is_negotiated_once(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.api_version = "1.43"
     server.on("GET /v1.43/_ping", response(200, b"OK"))
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_the_version_is_asked_once_and_spoken_from_then_on(adapter: DockerEngine
     assert {request.connection for request in server.requests} == {1}
 
 
-def test_too_old_an_engine_is_recognised_by_its_version(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_an_engine_that_is_too_old_is_refused(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.api_version = "1.40"
 
     with pytest.raises(FailedPrecondition, match=r"1\.40.*20\.10"):
@@ -67,19 +67,19 @@ def test_too_old_an_engine_is_recognised_by_its_version(adapter: DockerEngine, s
 
 @pytest.mark.parametrize(
     ("status", "answer", "says"),
-    [(200, b"<html>", "not a docker engine"), (200, b"[]", "not a docker engine"), (404, b"no page", "no page")],
+    [(200, b"<html>", "not a Docker Engine"), (200, b"[]", "not a Docker Engine"), (404, b"no page", "no page")],
     ids=["no json", "no object", "not found"],
 )
-def test_something_else_behind_the_socket_is_not_an_engine(
+def test_another_server_behind_the_socket_is_unavailable(
     adapter: DockerEngine, server: ScriptedServer, status: int, answer: bytes, says: str
 ) -> None:
     server.on("GET /version", response(status, answer))
 
-    with pytest.raises(Unavailable, match=f"inspect container a: docker cannot be reached: .*{says}"):
+    with pytest.raises(Unavailable, match=f"inspect container a: Docker cannot be reached: .*{says}"):
         adapter.inspect_container("a")
 
 
-def test_another_daemon_behind_a_proxy_is_noticed_by_its_refusal(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_refused_version_leads_to_another_negotiation(adapter: DockerEngine, server: ScriptedServer) -> None:
     refusal = {"message": "client version 1.51 is too new. Maximum supported API version is 1.41"}
     server.on("GET /v1.51/_ping", response(200, b"OK"))
     server.on("GET /v1.51/info", response(400, refusal))
@@ -93,7 +93,7 @@ def test_another_daemon_behind_a_proxy_is_noticed_by_its_refusal(adapter: Docker
     assert adapter.api_version == (1, 41)
 
 
-def test_another_daemon_is_asked_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_version_is_negotiated_again_after_a_restart(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK"))
     server.on("GET /v1.41/_ping", response(200, b"OK"))
     adapter.ping()
@@ -106,7 +106,7 @@ def test_another_daemon_is_asked_again(adapter: DockerEngine, server: ScriptedSe
     assert adapter.api_version == (1, 51)
 
 
-def test_another_daemon_is_asked_again_after_a_call_was_lost(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_version_is_negotiated_again_after_a_lost_call(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on("GET /v1.51/_ping", CLOSE)
     server.on("GET /v1.41/_ping", response(200, b"OK"))
     with pytest.raises(Unavailable):
@@ -117,7 +117,9 @@ def test_another_daemon_is_asked_again_after_a_call_was_lost(adapter: DockerEngi
     assert adapter.api_version == (1, 41)
 
 
-def test_another_daemon_is_detected_although_no_connection_broke(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_version_is_negotiated_again_without_open_connections(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK", headers=["Connection: close"]))
     server.on("GET /v1.41/_ping", response(200, b"OK"))
     adapter.ping()
@@ -127,7 +129,7 @@ def test_another_daemon_is_detected_although_no_connection_broke(adapter: Docker
     assert adapter.api_version == (1, 41)
 
 
-def test_a_new_connection_beside_others_does_not_ask_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_further_connection_does_not_negotiate(adapter: DockerEngine, server: ScriptedServer) -> None:
     go_on = threading.Event()
     server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}))
     server.on("GET /v1.51/_ping", response(200, b"OK"))
@@ -142,7 +144,7 @@ def test_a_new_connection_beside_others_does_not_ask_again(adapter: DockerEngine
     assert server.requests[-1].connection == 2
 
 
-def test_a_client_that_goes_says_nothing_about_the_daemon(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_client_that_leaves_keeps_the_version(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK"))
     server.on("GET /v1.51/info", HANG)
     scope = Scope()
@@ -161,7 +163,7 @@ def test_a_client_that_goes_says_nothing_about_the_daemon(adapter: DockerEngine,
     assert server.times("GET /version") == 1
 
 
-def test_many_calls_at_once_each_have_a_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_concurrent_calls_have_separate_connections(adapter: DockerEngine, server: ScriptedServer) -> None:
     calls = MAX_IDLE + 8
     go_on = threading.Event()
     server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}))
@@ -172,7 +174,7 @@ def test_many_calls_at_once_each_have_a_connection(adapter: DockerEngine, server
         assert {call.result(10).id for call in waiting} == {"a"}
 
 
-def test_connections_that_nothing_needs_any_more_are_closed(
+def test_idle_connections_are_closed(
     adapter: DockerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
@@ -194,7 +196,7 @@ def test_connections_that_nothing_needs_any_more_are_closed(
     wait_until(only_one_left)
 
 
-def test_a_connection_the_engine_closes_is_not_used_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_connection_closed_by_the_engine_is_not_reused(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK", headers=["Connection: close"]))
     adapter.ping()
     adapter.ping()
@@ -202,7 +204,7 @@ def test_a_connection_the_engine_closes_is_not_used_again(adapter: DockerEngine,
     assert [request.connection for request in server.requests if request.line != "GET /version"] == [1, 2]
 
 
-def test_a_call_that_ends_after_close_leaves_no_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_call_that_ends_after_close_closes_its_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
     go_on = threading.Event()
     server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}), HANG)
     with ThreadPoolExecutor(1) as pool:
@@ -214,7 +216,7 @@ def test_a_call_that_ends_after_close_leaves_no_connection(adapter: DockerEngine
     server.wait_hung_up()
 
 
-def test_a_response_that_was_left_holds_up_no_call_and_ends_with_the_adapter(
+def test_an_abandoned_response_delays_no_call_and_ends_with_the_adapter(
     adapter: DockerEngine, server: ScriptedServer
 ) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK"))

@@ -48,7 +48,7 @@ PROCESS = "unable to start container process: "
         "empty",
     ],
 )
-def test_what_is_left_is_the_cause(reported: str, plain: str) -> None:
+def test_plain_start_error_is_the_cause(reported: str, plain: str) -> None:
     assert plain_start_error(reported) == plain
 
 
@@ -62,6 +62,6 @@ def test_what_is_left_is_the_cause(reported: str, plain: str) -> None:
         ("4f1b2c3d4e5f", ""),
     ],
 )
-def test_the_directory_for_what_runs_is_that_around_the_network_namespaces(key: str, root: str) -> None:
+def test_exec_root_is_found_from_the_sandbox_key(key: str, root: str) -> None:
     assert exec_root(NetworkSettings(sandbox_key=key)) == root
     assert exec_root(None) == ""

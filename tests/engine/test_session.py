@@ -9,7 +9,7 @@ from shim.engine.session import DockerSession
 from tests.fakes.http_unix import ScriptedServer, response
 
 
-def test_the_sdk_finds_its_answers(session: DockerSession, server: ScriptedServer) -> None:
+def test_the_sdks_methods_read_replies(session: DockerSession, server: ScriptedServer) -> None:
     server.on("GET /v1.51/info", response(200, {"ID": "ä"}))
     server.on("GET /v1.51/_ping", response(200, b"OK"))
 
@@ -26,14 +26,14 @@ def test_every_error_status_is_refused(session: DockerSession, server: ScriptedS
     assert (failed.value.status, failed.value.message) == (418, "a teapot")
 
 
-def test_parameters_without_value_are_omitted_and_others_quoted(session: DockerSession, server: ScriptedServer) -> None:
+def test_none_parameters_are_omitted_and_others_are_quoted(session: DockerSession, server: ScriptedServer) -> None:
     server.on("GET /v1.51/x", response(200, {}))
     session.request("GET", "/x", params={"a": None, "b": "c d&e", "f": 0})
 
     assert server.requests[-1].target == "/v1.51/x?b=c+d%26e&f=0"
 
 
-def test_settings_of_the_docker_command_line_are_not_ours(
+def test_settings_of_the_docker_command_line_are_ignored(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"HttpHeaders": {"X-Meta": "secret"}, "auths": {"a.b": {"auth": "dTpw"}}}

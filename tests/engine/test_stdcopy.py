@@ -14,7 +14,7 @@ def wire(frames: list[Frame]) -> bytes:
 
 
 def merged(frames: list[Frame]) -> list[Frame]:
-    """Join neighbours of one stream; where they are cut says nothing."""
+    """Join consecutive frames of a stream, since their boundaries have no meaning."""
     joined: list[Frame] = []
     for number, data in frames:
         if joined and joined[-1][0] == number:
@@ -25,7 +25,7 @@ def merged(frames: list[Frame]) -> list[Frame]:
 
 
 @given(frames=FRAMES, sizes=st.lists(st.integers(1, 30), min_size=1))
-def test_frames_are_the_same_however_the_bytes_arrive(frames: list[Frame], sizes: list[int]) -> None:
+def test_frames_do_not_depend_on_the_pieces(frames: list[Frame], sizes: list[int]) -> None:
     decoder, data, seen = Decoder(), wire(frames), list[Frame]()
     turn = 0
     while data:
@@ -39,7 +39,7 @@ def test_frames_are_the_same_however_the_bytes_arrive(frames: list[Frame], sizes
 
 
 @given(frames=FRAMES.filter(lambda frames: any(data for _, data in frames)), cut=st.integers(1, 10**6))
-def test_a_stream_that_ends_inside_a_frame_is_noticed(frames: list[Frame], cut: int) -> None:
+def test_a_stream_that_ends_inside_a_frame_is_refused(frames: list[Frame], cut: int) -> None:
     data = wire(frames)
     boundaries = {len(wire(frames[:count])) for count in range(len(frames) + 1)}
     end = cut % len(data)
@@ -53,14 +53,14 @@ def test_a_stream_that_ends_inside_a_frame_is_noticed(frames: list[Frame], cut: 
             decoder.end()
 
 
-def test_a_payload_is_not_held_back_until_it_is_complete() -> None:
+def test_an_incomplete_payload_is_returned_at_once() -> None:
     decoder = Decoder()
 
     assert decoder.receive(struct.pack(">BxxxI", 2, 10) + b"abc") == [(2, b"abc")]
     assert decoder.receive(b"defghijk") == [(2, b"defghij")]
 
 
-def test_neighbours_of_one_stream_come_together() -> None:
+def test_consecutive_frames_of_a_stream_are_joined() -> None:
     data = wire([(1, b"a"), (1, b""), (1, b"b"), (2, b"c"), (1, b"d")])
 
     assert Decoder().receive(data) == [(1, b"ab"), (2, b"c"), (1, b"d")]
@@ -76,6 +76,6 @@ def test_neighbours_of_one_stream_come_together() -> None:
     ],
     ids=["stream number", "padding", "size", "no header at all"],
 )
-def test_what_is_not_the_format_is_refused(header: bytes) -> None:
+def test_bytes_of_another_format_are_refused(header: bytes) -> None:
     with pytest.raises(MalformedStream, match="not a frame header"):
         Decoder().receive(wire([(1, b"good")]) + header)

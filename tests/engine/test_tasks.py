@@ -19,7 +19,7 @@ ONE, OTHER = "1" * 64, "2" * 64
 
 @pytest.fixture
 def containers(tmp_path: Path) -> Path:
-    """Where runc keeps the state of containers."""
+    """The directory of runc's states."""
     directory = tmp_path / "runtime-runc/moby"
     directory.mkdir(parents=True)
     return directory
@@ -34,7 +34,7 @@ def tasks(tmp_path: Path) -> Iterator[TaskWatch]:
 
 
 def write_state(directory: Path, content: str) -> None:
-    """Write a state as runc does: to another file, which then gets the name."""
+    """Write a state as runc does: to another file, which is then renamed."""
     directory.mkdir(exist_ok=True)
     (directory / "state-1").write_text(content)
     (directory / "state-1").rename(directory / "state.json")
@@ -42,7 +42,7 @@ def write_state(directory: Path, content: str) -> None:
 
 @contextmanager
 def process_of_its_own_namespace() -> Iterator[int]:
-    """Run the first process of a PID namespace, as runc's last one is; yield its pid."""
+    """Run the first process of a PID namespace, like a container's, and yield its pid."""
     command = ["unshare", "--pid", "--fork", "--kill-child", "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as outer:
         try:
@@ -58,12 +58,12 @@ def child_of(pid: int) -> int:
 
 
 def watches(tasks: TaskWatch) -> int:
-    """How many directories are watched."""
+    """Return the number of watched directories."""
     assert tasks._inotify is not None
     return Path(f"/proc/self/fdinfo/{tasks._inotify.fileno()}").read_text().count("inotify wd:")
 
 
-def test_the_first_process_is_found_when_runc_has_made_it(tasks: TaskWatch, containers: Path) -> None:
+def test_the_first_process_is_found_in_runcs_state(tasks: TaskWatch, containers: Path) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task, tasks.starting(OTHER) as other:
         write_state(containers / ONE, '{"id": "one", "init_process_pid": 4711, "config": {"version": "1.0"}}')
         assert task.wait() == 4711
@@ -71,7 +71,7 @@ def test_the_first_process_is_found_when_runc_has_made_it(tasks: TaskWatch, cont
         assert other.wait() == 4712
 
 
-def test_a_state_without_a_process_is_not_the_last_one(tasks: TaskWatch, containers: Path) -> None:
+def test_a_state_without_a_process_is_not_final(tasks: TaskWatch, containers: Path) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task:
         write_state(containers / ONE, '{"init_process_pid": -1}')
         wait_until(lambda: watches(tasks) == 2)
@@ -89,7 +89,7 @@ def test_a_state_without_a_process_is_not_the_last_one(tasks: TaskWatch, contain
         pytest.param('{"init_process_pid": 4711, "x": "' + "x" * STATE_LIMIT + '"}', id="too long"),
     ],
 )
-def test_a_state_that_says_nothing_leaves_it_to_the_answer_of_docker(
+def test_an_unreadable_state_is_ignored(
     tasks: TaskWatch, containers: Path, content: str
 ) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task, tasks.starting(OTHER) as later:
@@ -101,7 +101,7 @@ def test_a_state_that_says_nothing_leaves_it_to_the_answer_of_docker(
         assert task.wait() == 0
 
 
-def test_a_start_that_is_answered_first_ends_the_wait(tasks: TaskWatch, containers: Path) -> None:
+def test_dockers_answer_ends_the_wait(tasks: TaskWatch, containers: Path) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task:
         write_state(containers / OTHER, '{"init_process_pid": 4712}')
         task.end()
@@ -113,10 +113,10 @@ def test_the_wait_ends_with_its_scope(tasks: TaskWatch, containers: Path) -> Non
         task.wait()
 
 
-def test_nothing_is_waited_for_where_nothing_can_be_seen(tmp_path: Path) -> None:
+def test_an_unreadable_exec_root_ends_the_wait(tmp_path: Path) -> None:
     tasks = TaskWatch()
     with deadline.bound(SECONDS), tasks.starting(ONE) as task:
-        assert task.wait() == 0  # no pod has run yet
+        assert task.wait() == 0  # the exec root is unknown
     tasks.learn(str(tmp_path / "elsewhere"))
     with deadline.bound(SECONDS), tasks.starting(ONE) as task:
         assert task.wait() == 0
@@ -124,7 +124,7 @@ def test_nothing_is_waited_for_where_nothing_can_be_seen(tmp_path: Path) -> None
     tasks.close()
 
 
-def test_a_directory_that_was_made_again_is_watched_again(tasks: TaskWatch, containers: Path) -> None:
+def test_a_recreated_directory_is_watched_again(tasks: TaskWatch, containers: Path) -> None:
     for pid in (4711, 4712):
         with deadline.bound(SECONDS), tasks.starting(ONE) as task:
             write_state(containers / ONE, f'{{"init_process_pid": {pid}}}')
@@ -135,7 +135,7 @@ def test_a_directory_that_was_made_again_is_watched_again(tasks: TaskWatch, cont
         containers.mkdir()
 
 
-def test_no_watch_stays_for_a_container_that_runs(tasks: TaskWatch, containers: Path) -> None:
+def test_the_watch_of_a_started_container_is_removed(tasks: TaskWatch, containers: Path) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task:
         write_state(containers / ONE, '{"init_process_pid": 4711}')
         task.wait()
@@ -144,7 +144,7 @@ def test_no_watch_stays_for_a_container_that_runs(tasks: TaskWatch, containers: 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Path:
-    """A control group, of which only the file with its processes is there, and that empty."""
+    """A control group with only an empty `cgroup.procs`."""
     directory = tmp_path / "group"
     directory.mkdir()
     (directory / "cgroup.procs").write_text("")
@@ -162,7 +162,7 @@ def test_the_first_process_is_found_in_the_control_group_before_runc_has_a_state
 
 
 @pytest.mark.parametrize("content", ["", "{pid}\n", "4194305\n", "nonsense\n", None])
-def test_a_control_group_that_says_nothing_leaves_it_to_the_state(
+def test_the_state_counts_if_the_control_group_shows_no_process(
     tasks: TaskWatch, containers: Path, group: Path, content: str | None
 ) -> None:
     if content is None:
@@ -176,7 +176,7 @@ def test_a_control_group_that_says_nothing_leaves_it_to_the_state(
         assert task.wait() == 4711
 
 
-def test_control_groups_are_not_read_where_many_containers_start(
+def test_control_groups_are_not_read_during_many_starts(
     tasks: TaskWatch, containers: Path, group: Path
 ) -> None:
     need_root()

@@ -118,7 +118,7 @@ class Orders:
         self.calls.append((method, subject))
         deadline.current().check(f"{method} {subject}")
         if not self._connected:
-            raise Unavailable(f"{method} {subject}: docker cannot be reached")
+            raise Unavailable(f"{method} {subject}: Docker cannot be reached")
         if ordered := self._failures.get(method):
             raise ordered.pop(0)
 

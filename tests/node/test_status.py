@@ -53,7 +53,7 @@ def test_the_condition_of_a_hung_docker_says_what_hangs(
     with engine.held(method):
         found = conditions(fresh)["RuntimeReady"]
     assert (found.status, found.reason) == (False, "DockerDaemonNotReady")
-    assert "docker did not answer within" in found.message
+    assert "Docker did not answer within" in found.message
     assert ("ping" if method == "ping" else "info") in found.message
     assert conditions(fresh)["RuntimeReady"].status
 

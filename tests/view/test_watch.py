@@ -127,7 +127,7 @@ def test_a_docker_that_starts_later_is_found(engine: FakeEngine) -> None:
     create_sandbox(engine)
     engine.disconnect()
     with watching(engine) as view:
-        with pytest.raises(Unavailable, match="docker cannot be reached"):
+        with pytest.raises(Unavailable, match="Docker cannot be reached"):
             view.sandboxes()
         engine.reconnect()
         wait_until(lambda: not is_out_of_reach(view))
@@ -531,8 +531,8 @@ def test_an_unanswered_list_without_events_refuses_reads(engine: FakeEngine) -> 
         with engine.held("list_containers") as gate:
             gate.wait_entered()
             assert view.sandbox(sandbox_id).state.running  # answered until then
-            wait_until(lambda: "list containers: docker did not answer within 0.1 s" in refusal(view))
-            with pytest.raises(Unavailable, match="docker hangs or is overloaded"):
+            wait_until(lambda: "list containers: Docker did not answer within 0.1 s" in refusal(view))
+            with pytest.raises(Unavailable, match="Docker hangs or is overloaded"):
                 view.sandboxes()
         wait_until(lambda: not is_out_of_reach(view))
         assert view.sandbox(sandbox_id).state.running

@@ -1,4 +1,4 @@
-"""Bounds on single calls to the Engine, and the error of a call that reaches its bound."""
+"""Bounds single calls to the Engine, and names Docker in the error of a timeout."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded
 
 ADVICE = (
-    "docker hangs or is overloaded: see journalctl --unit docker, and systemctl restart docker if it does not recover"
+    "Docker hangs or is overloaded: see journalctl --unit docker, and systemctl restart docker if it does not recover"
 )
 
 
@@ -15,8 +15,8 @@ ADVICE = (
 def answered_within(seconds: float, *, what: str) -> Iterator[None]:
     """Bound the calls to Docker in the block to `seconds`.
 
-    The DeadlineExceeded after that time names `what` and reports that Docker did not answer. An end of the outer scope,
-    which is the client's, is reported as such.
+    Raise DeadlineExceeded, which names `what` and says that Docker did not answer. If the outer scope ends first, raise
+    its error.
     """
     outer = deadline.current()
     try:
@@ -25,4 +25,4 @@ def answered_within(seconds: float, *, what: str) -> Iterator[None]:
     except DeadlineExceeded as cause:
         outer.check(what)
         shown = round(max(seconds, 0.0), 1 if seconds >= 1 else 2)
-        raise DeadlineExceeded(f"{what}: docker did not answer within {shown:g} s; {ADVICE}") from cause
+        raise DeadlineExceeded(f"{what}: Docker did not answer within {shown:g} s; {ADVICE}") from cause

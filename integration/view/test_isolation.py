@@ -83,7 +83,7 @@ def test_container_docker_cannot_inspect(kubelet: Kubelet, proxy: DockerProxy, p
         assert cri.container_status(container).state == pb.CONTAINER_RUNNING
         unknown = wait_until(lambda: _status_in(kubelet, container, pb.CONTAINER_UNKNOWN))
         assert unknown is not None
-        assert "docker does not answer" in unknown.message
+        assert "Docker does not answer" in unknown.message
         assert cri.container_status(other).state == pb.CONTAINER_RUNNING
     wait_until(lambda: _status_in(kubelet, container, pb.CONTAINER_RUNNING), 40)
 

@@ -212,7 +212,7 @@ def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy:
         proxy.cut()  # the next compare, up to a minute early
         status = wait_exited(kubelet, container, seconds=30)
         assert (status.exit_code, status.reason) == (255, "Unknown")
-        assert "docker has missed the exit" in status.message
+        assert "Docker has missed the exit" in status.message
         assert api.inspect_container(container)["State"]["Running"]
         assert [one.id for one in kubelet.cri.containers(state=pb.ContainerStateValue(state=pb.CONTAINER_EXITED))] == [
             container

@@ -102,7 +102,6 @@ def _refusal(write: Write, error: OSError) -> ShimError:
 
 def _name(path: str) -> str:
     """Return the name of a file without its directory, which holds the container's id: the message has it already."""
-
     return path.rpartition("/")[2]
 
 

@@ -15,8 +15,8 @@ from shim.base.proc import value_of
 from shim.config.model import RestrictOomScoreAdj
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
-from shim.engine.timeouts import answered_within
 from shim.engine.interface import Engine
+from shim.engine.timeouts import answered_within
 
 log = structlog.get_logger(__name__)
 

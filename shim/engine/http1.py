@@ -163,7 +163,6 @@ class ChunkedBody(Body):
 
     def _step(self, buffer: bytearray) -> bytes | None:
         """Consume one element; return None if the buffer does not hold all of it."""
-
         if self._left:
             return self._take_data(buffer) if buffer else None
         line = _take_line(buffer)

@@ -33,7 +33,6 @@ _NO_CODE = ": unknown"
 
 def has_runc_shim(info: EngineInfo, runtime: str) -> bool:
     """Return whether a runtime, empty for Docker's default, certainly has the containerd-shim for runc."""
-
     return (runtime or info.default_runtime) in _RUNC
 
 

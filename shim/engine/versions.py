@@ -28,6 +28,5 @@ def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
 
 def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
     """Return a text such as `needs Docker Engine 25.0 (API 1.44); this one speaks 1.41`."""
-
     least, speaks = text_from_version(needs), text_from_version(have)
     return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {least}); this one speaks {speaks}"

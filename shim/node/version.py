@@ -16,7 +16,6 @@ def version(rt: Runtime) -> pb.VersionResponse:
 
     Raise Unavailable if it has never answered.
     """
-
     return pb.VersionResponse(
         version=KUBELET_API_VERSION,
         runtime_name=RUNTIME_NAME,

@@ -25,7 +25,7 @@ class EventPublisher:
     """
 
     def __init__(self, *, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """A subscriber may fall `capacity` changes behind."""
+        """Allow a subscriber to fall `capacity` changes behind."""
         self._capacity = capacity
         self._clock = clock
         self._broadcast = Broadcast[Change](capacity=capacity)

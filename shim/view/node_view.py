@@ -320,7 +320,6 @@ class NodeView:
             self._changed,
             lambda: self._availability.outage is None or subscription.has_ended,
             what="wait for Docker, to publish changes",
-
             limit=self._subscriber_timeout,
         )
         if self._availability.outage is not None and not subscription.has_ended:

@@ -11,10 +11,10 @@ from shim.base import deadline
 from shim.domain import references
 from shim.domain.errors import Cancelled, InvalidArgument, ShimError, Unavailable
 from shim.engine.timeouts import answered_within
+from shim.view.image_pace import ImagePace
 from shim.view.image_view import IMAGES
 from shim.view.inspector import Fallback
 from shim.view.node_view import NodeView
-from shim.view.image_pace import ImagePace
 from shim.view.translate import inspect_failed
 from shim.view.work_queue import WorkQueue
 

@@ -84,7 +84,6 @@ class WorkQueue:
 
     def row(self) -> dict[str, object]:
         """Return the state of the queue, for people: numbers of keys and a few failing keys."""
-
         with self._changed:
             return {
                 "queued": len(self._queue),

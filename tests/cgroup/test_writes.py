@@ -80,9 +80,7 @@ def test_restore_writes_the_former_content(group: Path) -> None:
     assert (group / "memory.high").read_text() == "max\n"
 
 
-def test_restore_retries_files_that_depend_on_each_other(
-    group: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_retries_files_that_depend_on_each_other(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel refuses a memory limit above the limit of memory plus swap; the first file is tried first."""
     memory, both = group / "1-memory.limit_in_bytes", group / "2-memory.memsw.limit_in_bytes"
     memory.write_text("64\n")

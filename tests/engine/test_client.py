@@ -152,9 +152,7 @@ def test_an_id_with_special_characters_is_quoted(adapter: DockerEngine, server: 
 
 
 @pytest.mark.parametrize("call", ["inspect_container", "start_container", "inspect_image"])
-def test_an_empty_id_is_refused_without_a_request(
-    adapter: DockerEngine, server: ScriptedServer, call: str
-) -> None:
+def test_an_empty_id_is_refused_without_a_request(adapter: DockerEngine, server: ScriptedServer, call: str) -> None:
     with pytest.raises(InvalidArgument, match="empty"):
         getattr(adapter, call)("")
 

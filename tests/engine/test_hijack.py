@@ -39,9 +39,7 @@ def test_an_exec_requests_an_upgrade_without_a_terminal(adapter: DockerEngine, s
 
 
 @pytest.mark.parametrize("head", [UPGRADED, PLAIN], ids=["101", "200"])
-def test_output_that_arrives_with_the_head_is_kept(
-    adapter: DockerEngine, server: ScriptedServer, head: bytes
-) -> None:
+def test_output_that_arrives_with_the_head_is_kept(adapter: DockerEngine, server: ScriptedServer, head: bytes) -> None:
     server.on(START, head + frame(1, b"early") + frame(2, b"er")[:-1], b"r", frame(1, b"late"), CLOSE)
     with adapter.start_exec("x") as stream:
         frames = list(stream.frames())

@@ -89,9 +89,7 @@ def test_a_state_without_a_process_is_not_final(tasks: TaskWatch, containers: Pa
         pytest.param('{"init_process_pid": 4711, "x": "' + "x" * STATE_LIMIT + '"}', id="too long"),
     ],
 )
-def test_an_unreadable_state_is_ignored(
-    tasks: TaskWatch, containers: Path, content: str
-) -> None:
+def test_an_unreadable_state_is_ignored(tasks: TaskWatch, containers: Path, content: str) -> None:
     with deadline.bound(SECONDS), tasks.starting(ONE) as task, tasks.starting(OTHER) as later:
         write_state(containers / ONE, content)
         wait_until(lambda: watches(tasks) == 2)
@@ -176,9 +174,7 @@ def test_the_state_counts_if_the_control_group_shows_no_process(
         assert task.wait() == 4711
 
 
-def test_control_groups_are_not_read_during_many_starts(
-    tasks: TaskWatch, containers: Path, group: Path
-) -> None:
+def test_control_groups_are_not_read_during_many_starts(tasks: TaskWatch, containers: Path, group: Path) -> None:
     need_root()
     with ExitStack() as stack:
         stack.enter_context(deadline.bound(SECONDS))

@@ -1,6 +1,5 @@
 """The error of an unanswered call blames Docker, unless the client's scope has ended."""
 
-
 import pytest
 
 from shim.base import deadline

@@ -39,9 +39,7 @@ def test_the_configuration_has_the_kubelets_pod_ranges(rt: Runtime, templated: C
     assert [path.name for path in templated.cni_conf_dir.iterdir()] == [FILE]
 
 
-def test_a_lost_configuration_is_rewritten_with_the_next_update(
-    rt: Runtime, templated: Config
-) -> None:
+def test_a_lost_configuration_is_rewritten_with_the_next_update(rt: Runtime, templated: Config) -> None:
     rt = replace(rt, config=templated)
     update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
     (templated.cni_conf_dir / FILE).unlink()

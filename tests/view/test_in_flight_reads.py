@@ -57,9 +57,7 @@ def test_a_read_lasts_for_its_block_without_holding_the_lock() -> None:
     ],
     ids=["earlier", "the same", "later", "no stamp", "clock set back since", "clock set forward since"],
 )
-def test_a_moment_follows_earlier_stamps_unless_the_clock_was_set(
-    stamp: int, offset: int, follows: bool
-) -> None:
+def test_a_moment_follows_earlier_stamps_unless_the_clock_was_set(stamp: int, offset: int, follows: bool) -> None:
     assert NOW.follows(stamp, now=Moment(wall=200 * SECOND, offset=offset)) is follows
 
 

@@ -154,9 +154,7 @@ def test_another_inspect_keeps_the_exit_pending(engine: FakeEngine, view: NodeVi
     assert not view.container(container_id).state.running
 
 
-def test_a_restart_drops_the_pending_exit(
-    engine: FakeEngine, view: NodeView, logs: FakeLogs
-) -> None:
+def test_a_restart_drops_the_pending_exit(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     engine.start_container(container_id)
     view.refresh_container(container_id)

@@ -268,7 +268,7 @@ def test_an_exit_that_docker_misses_is_published(engine: FakeEngine, when: str) 
             assert reported(wait_change(changes)) == (STOPPED, container_id)
         state = view.container(container_id).state
         assert (state.phase, state.exit_code, state.reason) == (pb.CONTAINER_EXITED, 255, "Unknown")
-        assert "docker has missed the exit" in state.message
+        assert "Docker has missed the exit" in state.message
         assert state.finished_at >= state.started_at
         assert view.sandbox(sandbox_id).state.running
         view.refresh_container(container_id)  # Docker still reports it as running
@@ -321,7 +321,7 @@ def test_a_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> 
         wait_until(lambda: not is_out_of_reach(view))
         engine.disconnect()
         wait_until(lambda: is_out_of_reach(view))
-        with pytest.raises(Unavailable, match="docker"):
+        with pytest.raises(Unavailable, match="Docker"):
             view.containers()
         engine.exit_container(sandbox_id)
         del engine.containers[container_id]

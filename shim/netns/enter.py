@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 
 def in_netns(path: Path, call: Callable[[], T]) -> T:
-    """Return what `call` returns, or raise what it raises, when run inside the namespace pinned on `path`.
+    """Run `call` inside the network namespace pinned on `path`; return its result or raise its exception.
 
-    It runs in a thread made for it, which ends with it: a thread that failed to find its way back into the
-    namespace of the host would run later work in the wrong one. The deadline scope is the caller's. When that
-    ends first, the caller gets Cancelled or DeadlineExceeded at once, and `call`, which sees the same scope,
-    is left to end by itself.
+    `call` runs in a new thread, because a thread that cannot switch back to the host's namespace would do later work in
+    the wrong namespace. The thread has the caller's deadline scope. If the scope ends first, the caller gets Cancelled
+    or DeadlineExceeded at once, and the thread ends by itself.
     """
     return _in_namespace(path, partial(_open_pin, path), call)
 
 
 def in_netns_of(pid: int, call: Callable[[], T], *, confirmed: Callable[[], bool]) -> T:
-    """Do the same in the namespace of a process, for one that is not pinned.
+    """Like `in_netns`, in the network namespace of process `pid`, which need not be pinned.
 
-    `confirmed` returns, once the namespace is open, whether that still is the process that is meant: what was opened
-    does not change any more, while a pid may come to be another's. FailedPrecondition when it is not.
+    `confirmed` returns whether `pid` still is the intended process. It is called once the namespace is open: an open
+    namespace stays the same, while the kernel may give the pid to another process. Raise FailedPrecondition if it
+    returns False.
     """
     path = Path(f"/proc/{pid}/ns/net")
     return _in_namespace(path, partial(_open_confirmed, path, confirmed), call)
@@ -57,7 +57,7 @@ def _in_namespace(path: Path, opened: Callable[[], int], call: Callable[[], T]) 
         while not done.done():
             scope.check(what)
             awake.wait(scope.remaining())
-    # Once it has ended, nothing but the pin and the pod's processes keeps the namespace alive.
+    # From here on only the pin and the pod's processes keep the namespace alive.
     thread.join()
     return done.result()
 
@@ -71,7 +71,7 @@ def _run(path: Path, opened: Callable[[], int], call: Callable[[], T], done: Fut
             finally:
                 os.close(descriptor)
         result = call()
-    except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+    except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
         done.set_exception(error)
     else:
         done.set_result(result)
@@ -88,7 +88,7 @@ def _open_confirmed(path: Path, confirmed: Callable[[], bool]) -> int:
     if confirmed():
         return descriptor
     os.close(descriptor)
-    raise FailedPrecondition(f"{_what(path)}: the process is another one by now")
+    raise FailedPrecondition(f"{_what(path)}: another process has this pid by now")
 
 
 def _what(path: Path) -> str:

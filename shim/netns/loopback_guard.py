@@ -1,16 +1,16 @@
-"""Keeps pods from the loopback addresses of the node.
+"""A firewall rule that keeps pods away from the node's loopback addresses.
 
-The plugin `portmap` sets `route_localnet` on the interface by which the node reaches a pod, so that host ports are open
-on 127.0.0.1 as well. From then on the kernel takes packets for 127.0.0.0/8 that come in there, and any container may
-send these (CAP_NET_RAW): services of the node that listen on loopback alone would answer it. A kubelet has a rule
-against that for connections to the node itself. IPv6 has no such setting: what comes in for ::1 is dropped.
+The CNI plugin `portmap` sets `route_localnet` on the node's interface towards a pod, so that host ports also work on
+127.0.0.1. The kernel then accepts packets for 127.0.0.0/8 on that interface, and any container with CAP_NET_RAW can
+send them, so services that listen on loopback alone would answer the container. The kubelet has a rule against such
+connections to the node itself. IPv6 needs no rule: the kernel always drops incoming packets for ::1.
 
-No packet that comes in from elsewhere has such a destination by right. Those of the node itself come in by `lo`, and
-answers to what it has sent to a host port from 127.0.0.1 have another one until the kernel changes it back. So they are
-dropped before any chain redirects them: a host port of 127.0.0.1 is not open to pods either.
+No incoming packet for 127.0.0.0/8 is legitimate. The node's own packets arrive on `lo`. Replies to packets that the
+node sent from 127.0.0.1 to a host port have another destination until the kernel translates it back. The rule therefore
+drops such packets before any chain redirects them. Pods cannot use host ports of 127.0.0.1 either.
 
-The rule is in a table of nftables of its own, which no `iptables-restore` and no `iptables -F` touches; on a kernel
-without nftables, in the chain PREROUTING of the table `raw` of iptables.
+The rule is in a separate table of nftables, which neither `iptables-restore` nor `iptables -F` touches. On a kernel
+without nftables it is in the chain PREROUTING of the iptables table `raw`.
 """
 
 from shim.base.iptables import ABSENT, iptables
@@ -28,10 +28,10 @@ from shim.netns.nftables import (
 )
 
 TABLE = "pydockershim"
-"""Of nftables, for IPv4."""
+"""The nftables table, for IPv4."""
 
 _SOURCE, _DESTINATION = 12, 16
-"""Offsets in the header of IPv4."""
+"""Offsets in the IPv4 header."""
 _LOOPBACK = 127
 _CHAIN = Chain(
     name="loopback",
@@ -39,7 +39,7 @@ _CHAIN = Chain(
     priority=NF_IP_PRI_RAW,
     rule=(
         *ip_byte(_DESTINATION, _LOOPBACK, equal=True),
-        # Loopback addresses of a VRF come in by its interface. From elsewhere the kernel takes no such source.
+        # A VRF's loopback addresses arrive on its interface. The kernel accepts such a source from nowhere else.
         *ip_byte(_SOURCE, _LOOPBACK, equal=False),
         *not_from_loopback(),
         *count_and_drop(),
@@ -53,7 +53,7 @@ _RULE = (
 
 
 def install_guard() -> None:
-    """Have the rule as this version has it. FailedPrecondition when neither nftables nor iptables takes it."""
+    """Install this version's rule in place of any older one. Raise FailedPrecondition if nftables and iptables fail."""
     try:
         replace_table(TABLE, _CHAIN)
     except OSError as error:
@@ -61,7 +61,7 @@ def install_guard() -> None:
 
 
 def has_guard() -> bool:
-    """Return whether the rule is there. FailedPrecondition when neither nftables nor iptables can be asked."""
+    """Return whether the rule is installed. Raise FailedPrecondition if nftables and iptables fail."""
     try:
         return count_rules(TABLE) > 0
     except OSError as error:
@@ -69,7 +69,7 @@ def has_guard() -> bool:
 
 
 def remove_guard() -> None:
-    """Remove the rule; gone is fine. FailedPrecondition when neither nftables nor iptables does it."""
+    """Remove the rule, if it is installed. Raise FailedPrecondition if nftables and iptables fail."""
     try:
         remove_table(TABLE)
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def remove_guard() -> None:
 
 
 def _change_iptables(verb: str, *, instead_of: OSError) -> None:
-    """Insert or delete the rule, unless that was done before."""
+    """Insert or delete the rule, unless it is present or absent already."""
     if _is_in_iptables(instead_of=instead_of) == (verb == "--insert"):
         return
     code, problem = _iptables(verb, instead_of)
@@ -103,7 +103,7 @@ def _iptables(verb: str, instead_of: OSError) -> tuple[int, str]:
         raise _failure(instead_of, str(error)) from error
 
 
-def _failure(nftables: OSError, iptables_says: str) -> FailedPrecondition:
+def _failure(nftables: OSError, iptables_problem: str) -> FailedPrecondition:
     return FailedPrecondition(
-        f"keep pods from loopback addresses of the node: nftables: {reason_of(nftables)}; iptables: {iptables_says}"
+        f"keep pods from loopback addresses of the node: nftables: {reason_of(nftables)}; iptables: {iptables_problem}"
     )

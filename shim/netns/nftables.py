@@ -1,8 +1,8 @@
-"""Tables of nftables for IPv4 in this network namespace, by netlink: no program has to be installed for it.
+"""IPv4 tables of nftables in the current network namespace, by netlink, so that no program has to be installed.
 
-By hand, and not by pyroute2, for what that costs: see `shim.netns.syscalls`. Sources: netlink(7), and the headers
-`linux/netfilter/nfnetlink.h` and `linux/netfilter/nf_tables.h` of the kernel. The constants have their names; the
-numbers of attributes are those of the enum of each message and expression.
+This does not use pyroute2, because of its cost (see `shim.netns.syscalls`). Sources: netlink(7), and the kernel headers
+`linux/netfilter/nfnetlink.h` and `linux/netfilter/nf_tables.h`. The constants are named as there; attribute numbers
+come from the enum of each message and expression.
 """
 
 import os
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 NF_INET_PRE_ROUTING = 0
-"""The hook of all packets that come in."""
+"""The hook of all incoming packets."""
 NF_IP_PRI_RAW = -300
-"""The priority before which no chain changes a packet's addresses."""
+"""No chain of an earlier priority changes a packet's addresses."""
 
 _NETLINK_NETFILTER = 12
 _NFPROTO_IPV4 = 2
@@ -33,7 +33,7 @@ _FAMILY = struct.Struct("!BBH")
 _ATTRIBUTE = struct.Struct("=HH")
 """struct nlattr: length, type."""
 _SECONDS = 5.0
-"""For the kernel to answer, which it does at once."""
+"""Limit for the kernel's answer, which comes at once."""
 _ANSWER = 1 << 16
 
 _NF_DROP = 0
@@ -53,13 +53,13 @@ class Chain:
 
 
 def replace_table(name: str, chain: Chain) -> None:
-    """Have a table with this chain alone, in one step, whatever it was before. OSError from the kernel."""
+    """Create the table `name` with `chain` alone, or replace it, in one transaction. Raise OSError from the kernel."""
     table = _text(1, name)
     own = _text(1, name) + _text(3, chain.name)
     hook = _nested(4, _number(1, chain.hook) + _number(2, chain.priority))
     expressions = b"".join(_nested(1, expression) for expression in chain.rule)
     messages = [
-        (_NEWTABLE, _CREATE, table),  # so that there is one to be deleted
+        (_NEWTABLE, _CREATE, table),  # a missing table could not be deleted
         (_DELTABLE, 0, table),
         (_NEWTABLE, _CREATE, table),
         (_NEWCHAIN, _CREATE, own + hook + _text(7, "filter")),
@@ -69,16 +69,16 @@ def replace_table(name: str, chain: Chain) -> None:
 
 
 def remove_table(name: str) -> None:
-    """Remove a table. OSError from the kernel, FileNotFoundError where there is none."""
+    """Remove a table. Raise OSError from the kernel, FileNotFoundError if the table is missing."""
     _change([(_DELTABLE, 0, _text(1, name))])
 
 
 def count_rules(table: str) -> int:
-    """Return how many rules a table has; 0 where there is none. OSError from the kernel."""
+    """Return the number of rules in a table; 0 if the table is missing. Raise OSError from the kernel."""
     wanted = _text(1, table)
     with _connected() as kernel:
         kernel.sendall(_message(_GETRULE, _REQUEST | _DUMP, _NFPROTO_IPV4, wanted))
-        # The table is an attribute of each rule: a kernel may answer with those of other tables.
+        # A kernel may also send the rules of other tables. Each rule has its table as an attribute.
         return sum(payload.startswith(wanted, _FAMILY.size) for kind, payload in _answers(kernel) if kind == _NEWRULE)
 
 
@@ -86,13 +86,13 @@ def count_rules(table: str) -> int:
 
 
 def ip_byte(offset: int, value: int, *, equal: bool) -> list[bytes]:
-    """Match packets by one byte of their IPv4 header."""
+    """Match packets by a byte of the IPv4 header."""
     load = _number(1, _REGISTER) + _number(2, _NFT_PAYLOAD_NETWORK_HEADER) + _number(3, offset) + _number(4, 1)
     return [_expression("payload", load), _compare(bytes([value]), equal=equal)]
 
 
 def not_from_loopback() -> list[bytes]:
-    """Match packets that do not come in by `lo`, whose index is 1 in every namespace."""
+    """Match packets that do not arrive on `lo`, which has index 1 in every namespace."""
     load = _number(1, _REGISTER) + _number(2, _NFT_META_IIF)
     return [_expression("meta", load), _compare(struct.pack("=I", 1), equal=False)]
 
@@ -115,7 +115,7 @@ def _expression(name: str, data: bytes) -> bytes:
 
 
 def _change(messages: Sequence[tuple[int, int, bytes]]) -> None:
-    """Send changes that the kernel makes all or none of: kind, flags and attributes of each."""
+    """Make changes in one transaction. Each change is a message type, flags and attributes."""
     *before, (kind, flags, attributes) = messages
     batch = [
         _message(_BATCH_BEGIN, _REQUEST, 0, resource=_SUBSYSTEM),
@@ -140,7 +140,7 @@ def _message(kind: int, flags: int, family: int, attributes: bytes = b"", *, res
 
 
 def _answers(kernel: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and payload of each message until the kernel has said that it is done. OSError if it has failed."""
+    """Yield type and payload of each message until the kernel reports success. Raise OSError if it reports failure."""
     while True:
         received = kernel.recv(_ANSWER)
         while received:

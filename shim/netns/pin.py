@@ -1,9 +1,9 @@
-"""Keep the network namespace of a pod alive on a file, whatever becomes of its pause container.
+"""Pins: files that keep a pod's network namespace alive, whatever happens to the pause container.
 
-CNI DEL needs the namespace of the ADD; a pinned one is still there when the pause container has crashed, was
-removed by hand, or is being stopped at the same time. The conventions are those of `ip netns`: a file in
-/run/netns with the namespace bind-mounted on it, in a directory that is a shared mount, so that plugins and
-agents in mount namespaces of their own see the same pins, and hold none back when we unpin.
+CNI DEL needs the namespace of the ADD. A pinned namespace still exists when the pause container has crashed, was
+removed by hand, or is being stopped. As with `ip netns`, a pin is a file in /run/netns, and the namespace is
+bind-mounted on it. The directory is a shared mount, so that plugins and agents in other mount namespaces see the same
+pins, and none of them keeps a pin mounted after `unpin`.
 """
 
 import errno
@@ -21,46 +21,46 @@ _OWN = Path("/proc/self/ns/net")
 
 
 class ProcessEnded(FailedPrecondition):
-    """The process whose namespace was to be pinned has ended; its pid may be another's by now."""
+    """The process whose namespace was to be pinned has ended; another process may have its pid."""
 
 
 def ensure_pinned(path: Path, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
-    """Pin the network namespace of process `pid` on the file `path`; done already is fine.
+    """Pin the network namespace of process `pid` on the file `path`. Idempotent.
 
-    `confirmed` returns, once the namespace is open, whether that still is the process that is meant. ProcessEnded if it
-    is not, or has ended; FailedPrecondition if it lives in our own namespace (a pod of the host network, or a pid that
-    was given to another process), or if `path` pins another namespace.
+    `confirmed` is called once the namespace is open, and returns whether `pid` still is the intended process. Raise
+    ProcessEnded if it returns False, or if the process has ended. Raise FailedPrecondition if the process is in the
+    server's own namespace (a pod with the host network, or a reused pid), or if `path` pins another namespace.
     """
     what = f"pin the network namespace of process {pid} on {path}"
     with failing_as(what), _open_namespace(pid, what=what) as namespace:
         if not confirmed():
-            raise ProcessEnded(f"{what}: the process is another one by now")
+            raise ProcessEnded(f"{what}: another process has this pid by now")
         if os.path.samestat(os.fstat(namespace), _OWN.stat()):
             raise FailedPrecondition(f"{what}: it is the namespace this server runs in")
         _ensure_shared_directory(path.parent)
         if not is_pinned(path):
             _ensure_mount_point(path)
-            # By descriptor: the pid may belong to another process by now.
+            # Mount the open descriptor: another process may have the pid by now.
             bind_mount(f"/proc/self/fd/{namespace}", path)
         if not os.path.samestat(os.fstat(namespace), path.stat()):
             raise FailedPrecondition(f"{what}: another namespace is pinned there")
 
 
 def is_pinned(path: Path) -> bool:
-    """Return whether a namespace is mounted on `path` itself; a symbolic link to one does not count."""
+    """Return whether a namespace is mounted on `path`. A symbolic link to a mounted namespace does not count."""
     with failing_as(f"check for a network namespace on {path}"):
         try:
             found = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        # One nsfs holds all namespaces of a kernel.
+        # A kernel has one nsfs for all namespaces.
         return found.st_dev == _OWN.stat().st_dev
 
 
 def unpin(path: Path) -> None:
-    """Unmount the namespace and remove the file; also a file on which nothing is mounted, and none at all."""
+    """Unmount the namespace and remove the file. Either may be missing."""
     with failing_as(f"unpin the network namespace {path}"):
-        # Mounts stack: two pins of one path at the same moment leave two.
+        # Mounts stack: two concurrent pins on one path leave two mounts.
         while is_pinned(path):
             try:
                 unmount(path)
@@ -71,7 +71,7 @@ def unpin(path: Path) -> None:
 
 
 def remove_empty_directory(directory: Path) -> None:
-    """Take back a directory that pins have been in: unmount it from itself and remove it, unless it holds anything."""
+    """Undo the creation of a directory for pins: unmount it from itself and remove it, unless it has entries."""
     with failing_as(f"remove the directory {directory}"):
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -81,12 +81,12 @@ def remove_empty_directory(directory: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if any(directory.iterdir()):
                 return
-            # Another file system than that around it was mounted by somebody else.
-            if directory.stat().st_dev == directory.parent.stat().st_dev and _shared(directory):
+            # If the directory is on another file system than its parent, somebody else has mounted it.
+            if directory.stat().st_dev == directory.parent.stat().st_dev and _make_shared(directory):
                 unmount(directory)
         finally:
             os.close(descriptor)
-        with suppress(OSError):  # in use, or a mount of somebody else's
+        with suppress(OSError):  # the directory is in use, or still mounted by somebody else
             directory.rmdir()
 
 
@@ -111,21 +111,21 @@ def _ensure_shared_directory(directory: Path) -> None:
         pass
     else:
         directory.chmod(0o755)
-    if _shared(directory):
+    if _make_shared(directory):
         return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # `ip netns add` takes the same lock for the same step; without it the directory is mounted on itself
-        # twice.
+        # `ip netns add` takes the same lock for this step. Without it the directory would be mounted on itself twice.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if not _shared(directory):
+        if not _make_shared(directory):
             bind_mount(directory, directory)
             share_mount(directory)
     finally:
         os.close(descriptor)
 
 
-def _shared(directory: Path) -> bool:
+def _make_shared(directory: Path) -> bool:
+    """Make the mount on `directory` shared; return False if nothing is mounted on it."""
     try:
         share_mount(directory)
     except OSError as error:

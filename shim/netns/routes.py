@@ -1,13 +1,13 @@
-"""The routes of this network namespace."""
+"""The routes of the current network namespace."""
 
 import ipaddress
 import socket
 from dataclasses import dataclass
 
 _MAIN_TABLE = 254
-"""RT_TABLE_MAIN (rtnetlink(7)): without the addresses of this machine and the multicast ones."""
+"""RT_TABLE_MAIN (rtnetlink(7)), which has no routes for local and multicast addresses."""
 _UNICAST = 1
-"""RTN_UNICAST: leads to an interface."""
+"""RTN_UNICAST, a route to an interface."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -21,11 +21,11 @@ class Route:
 
 
 def routes() -> list[Route]:
-    """Return the routes to networks; not the default routes, and not those to single addresses.
+    """Return the routes to networks, without default routes and routes to single addresses.
 
-    Raise OSError where the kernel refuses netlink.
+    Raise OSError if the kernel refuses netlink.
     """
-    # Loaded on first use, for what it costs: see shim.netns.syscalls. It has no type stubs.
+    # Imported on first use because of its cost: see shim.netns.syscalls. It has no type stubs.
     from pyroute2 import IPRoute, NetlinkError  # type: ignore[import-untyped] # noqa: PLC0415
 
     try:

@@ -1,8 +1,7 @@
-"""The system calls on namespaces that Python 3.11 has no function for. All raise OSError.
+"""System calls on mounts and namespaces that Python 3.11 does not offer. All functions raise OSError.
 
-ctypes, and not `pyroute2.netns`: importing any part of pyroute2 loads all of it, which beside gRPC and the
-Docker client costs 9.5 MiB of resident memory and 0.2 s, and its `remove` does not check what umount
-returned.
+They use ctypes instead of `pyroute2.netns`: importing any part of pyroute2 loads all of it, at a cost of 9.5 MiB of
+resident memory and 0.2 s, and its `remove` does not check the result of umount.
 """
 
 import ctypes
@@ -16,7 +15,7 @@ MS_SHARED = 0x100000
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
 
-# The C library of this process: ctypes.util.find_library would fork ldconfig or a compiler to find it.
+# The C library that this process has loaded. ctypes.util.find_library would fork ldconfig or a compiler to find it.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (
     ctypes.c_char_p,
@@ -30,22 +29,22 @@ _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
 
 
 def bind_mount(source: str | Path, target: Path) -> None:
-    """Show `source`, and what is mounted below it, on `target` as well."""
+    """Bind-mount `source` on `target`, with all mounts below it."""
     _mount(source, target, flags=MS_BIND | MS_REC)
 
 
 def share_mount(target: Path) -> None:
-    """Make mounts and unmounts below `target` propagate to other mount namespaces; EINVAL if it is no mount."""
+    """Make the mount on `target` shared with other mount namespaces. Raise EINVAL if nothing is mounted there."""
     _mount("none", target, flags=MS_SHARED)
 
 
 def unmount(target: Path) -> None:
-    """Take the topmost mount off `target` at once, although it may be in use; EINVAL if there is none."""
+    """Detach the topmost mount from `target` at once, even if it is in use. Raise EINVAL if nothing is mounted."""
     _check(_libc.umount2(os.fsencode(target), MNT_DETACH | UMOUNT_NOFOLLOW), target)
 
 
 def enter_network(descriptor: int, *, path: Path) -> None:
-    """Move the calling thread, for the rest of its life, into an open network namespace; `path` names it."""
+    """Move the calling thread into an open network namespace for good. `path` names it in errors."""
     _check(_libc.setns(descriptor, CLONE_NEWNET), path)
 
 

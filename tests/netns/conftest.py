@@ -1,4 +1,4 @@
-"""Processes in network namespaces of their own, and a directory to pin them in."""
+"""Processes in new network namespaces, and a directory for pins."""
 
 import os
 import subprocess
@@ -36,15 +36,15 @@ def start_pod() -> Iterator[Callable[[], Pod]]:
 
 @pytest.fixture
 def pod(start_pod: Callable[[], Pod]) -> Pod:
-    """One such process."""
+    """A process in a new network namespace."""
     return start_pod()
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Where to pin; not made yet. Every mount in it is taken off afterwards.
+    """A directory for pins, not created yet. All mounts below it are removed after the test.
 
-    Below a private mount, whatever the machine's own are: with a shared parent the kernel lists a pin twice.
+    Its parent is a private mount: below a shared mount the kernel would list each pin twice.
     """
     parent = tmp_path / "run"
     parent.mkdir()
@@ -56,7 +56,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def pinned(directory: Path, pod: Pod) -> Path:
-    """The namespace of that process, pinned."""
+    """A pin of the namespace of `pod`."""
     path = directory / "cri-1"
     ensure_pinned(path, pid=pod.pid)
     return path

@@ -1,4 +1,4 @@
-"""Calls run in the namespace, in a thread that ends with them."""
+"""Calls inside a network namespace, each in a new thread."""
 
 import subprocess
 import threading
@@ -18,7 +18,7 @@ HERE = Path("/proc/thread-self/ns/net")
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a call under test waits for; opened at the end, so that its thread ends."""
+    """An event for which a call under test waits. It is set at the end, so that the thread ends."""
     event = threading.Event()
     yield event
     event.set()
@@ -36,19 +36,19 @@ def test_the_call_runs_in_the_namespace_and_the_caller_stays_outside(pinned: Pat
     assert HERE.stat().st_ino == before
 
 
-def test_it_works_after_the_process_has_ended(pinned: Path, pod: Pod) -> None:
+def test_a_pinned_namespace_can_be_entered_after_its_process_has_ended(pinned: Path, pod: Pod) -> None:
     pod.communicate()
     assert in_netns(pinned, lambda: HERE.stat().st_ino) == pinned.stat().st_ino
 
 
-def test_every_call_has_a_thread_of_its_own_that_is_gone_afterwards(pinned: Path) -> None:
+def test_each_call_runs_in_a_new_thread_that_ends_with_the_call(pinned: Path) -> None:
     threads = [in_netns(pinned, threading.current_thread) for _ in range(3)]
     assert len(set(threads)) == 3
     assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("error", [ShimError("x"), OSError(1, "x"), SystemExit(3)], ids=repr)
-def test_what_the_call_raises_is_raised(pinned: Path, error: BaseException) -> None:
+def test_an_exception_of_the_call_is_raised_in_the_caller(pinned: Path, error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -64,8 +64,8 @@ def test_the_namespace_of_a_process_is_entered_without_a_pin(pod: Pod) -> None:
     assert in_netns_of(pod.pid, lambda: HERE.stat().st_ino, confirmed=lambda: True) == inside != before
 
 
-def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
-    """Whether it is another is checked when the namespace is open: before that it would prove nothing."""
+def test_the_namespace_is_not_entered_if_the_pid_belongs_to_another_process(pod: Pod) -> None:
+    """The check runs once the namespace is open: an earlier check would prove nothing."""
     before = open_descriptors()
     seen: list[int] = []
 
@@ -73,7 +73,7 @@ def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
         seen.append(open_descriptors())
         return False
 
-    with pytest.raises(FailedPrecondition, match=f"/proc/{pod.pid}/ns/net: the process is another one by now"):
+    with pytest.raises(FailedPrecondition, match=f"/proc/{pod.pid}/ns/net: another process has this pid by now"):
         in_netns_of(pod.pid, lambda: pytest.fail("it was entered"), confirmed=confirmed)
     assert seen == [before + 1]
     assert open_descriptors() == before
@@ -86,7 +86,7 @@ def test_the_namespace_of_a_process_that_has_ended_is_reported(pod: Pod) -> None
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["plain file", "missing"])
-def test_what_is_not_pinned_cannot_be_entered(tmp_path: Path, there: bool) -> None:
+def test_a_path_without_a_pin_is_refused(tmp_path: Path, there: bool) -> None:
     path = tmp_path / "cri-1"
     if there:
         path.touch()
@@ -95,7 +95,7 @@ def test_what_is_not_pinned_cannot_be_entered(tmp_path: Path, there: bool) -> No
 
 
 def test_another_kind_of_namespace_is_refused(pinned: Path, tmp_path: Path) -> None:
-    # A namespace file system mount, but not of a network.
+    # A mount of nsfs, but not of a network namespace.
     other = pinned.with_name("uts")
     other.touch()
     subprocess.run(["mount", "--bind", "/proc/self/ns/uts", str(other)], check=True)
@@ -113,7 +113,7 @@ def test_the_deadline_ends_the_wait(pinned: Path, gate: threading.Event) -> None
         in_netns(pinned, gate.wait)
 
 
-def test_a_client_that_goes_ends_the_wait(pinned: Path, gate: threading.Event) -> None:
+def test_a_cancelled_call_ends_the_wait(pinned: Path, gate: threading.Event) -> None:
     scope = deadline.Scope()
 
     def go_and_wait() -> None:
@@ -124,7 +124,7 @@ def test_a_client_that_goes_ends_the_wait(pinned: Path, gate: threading.Event) -
         in_netns(pinned, go_and_wait)
 
 
-def test_nothing_starts_when_the_client_has_gone(pinned: Path) -> None:
+def test_a_cancelled_scope_starts_no_thread(pinned: Path) -> None:
     scope = deadline.Scope()
     scope.cancel()
     called = threading.Event()

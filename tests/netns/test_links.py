@@ -28,7 +28,7 @@ def test_loopback_is_down_in_a_new_namespace(pinned: Path) -> None:
     ("family", "address"),
     [pytest.param(socket.AF_INET, "127.0.0.1", id="IPv4"), pytest.param(socket.AF_INET6, "::1", id="IPv6")],
 )
-def test_loopback_carries_packets_afterwards(pinned: Path, family: socket.AddressFamily, address: str) -> None:
+def test_prepare_links_makes_loopback_carry_packets(pinned: Path, family: socket.AddressFamily, address: str) -> None:
     prepare_links(pinned, disable_ipv6={})
     prepare_links(pinned, disable_ipv6={})
     assert in_netns(pinned, lambda: echo(family, address)) == b"hello"
@@ -46,7 +46,7 @@ def disable_as_engine_20_10_does(path: Path) -> None:
     assert disable_ipv6(path, "all", "default", "lo") == ["1", "1", "1"]
 
 
-def test_ipv6_that_was_switched_off_is_on_afterwards(pinned: Path) -> None:
+def test_prepare_links_enables_disabled_ipv6(pinned: Path) -> None:
     disable_as_engine_20_10_does(pinned)
 
     prepare_links(pinned, disable_ipv6={})
@@ -55,7 +55,7 @@ def test_ipv6_that_was_switched_off_is_on_afterwards(pinned: Path) -> None:
     assert disable_ipv6(pinned, "all", "default", "lo") == ["0", "0", "0"]
 
 
-def test_an_interface_that_comes_later_has_ipv6(pinned: Path) -> None:
+def test_a_later_interface_has_ipv6(pinned: Path) -> None:
     disable_as_engine_20_10_does(pinned)
     prepare_links(pinned, disable_ipv6={})
 
@@ -73,7 +73,7 @@ def test_an_interface_that_comes_later_has_ipv6(pinned: Path) -> None:
         ({"lo": "0", "all": "1"}, ["1", "1", "0"]),
     ],
 )
-def test_ipv6_that_the_pod_has_switched_off_stays_off(pinned: Path, asked: dict[str, str], found: list[str]) -> None:
+def test_ipv6_stays_disabled_if_the_pod_asks_for_that(pinned: Path, asked: dict[str, str], found: list[str]) -> None:
     prepare_links(pinned, disable_ipv6=asked)
 
     assert in_netns(pinned, lambda: echo(socket.AF_INET, "127.0.0.1")) == b"hello"
@@ -96,19 +96,19 @@ print([name for name in sys.modules if name.startswith("pyroute2")])
 
 
 def bring_up(path: Path, *, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run in a process of its own, which must not fork."""
+    """Run BRING_UP in a new process that cannot fork."""
     command = [*under, sys.executable, "-c", BRING_UP, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_it_forks_nothing_and_loads_no_netlink(pinned: Path) -> None:
+def test_prepare_links_neither_forks_nor_imports_pyroute2(pinned: Path) -> None:
     """pyroute2 would take 9.5 MiB of the server's memory."""
     ended = bring_up(pinned)
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
     assert in_netns(pinned, lambda: echo(socket.AF_INET, "127.0.0.1")) == b"hello"
 
 
-def test_a_refusal_of_the_kernel_names_interface_and_namespace(pinned: Path) -> None:
+def test_an_error_of_the_kernel_names_interface_and_namespace(pinned: Path) -> None:
     ended = bring_up(pinned, under=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"))
     assert ended.returncode == 1
     assert f"shim.domain.errors.ShimError: bring up interface lo in {pinned}: " in ended.stderr

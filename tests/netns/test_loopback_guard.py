@@ -1,4 +1,4 @@
-"""The rule that keeps pods from loopback addresses, in a real namespace."""
+"""The rule that keeps pods away from loopback addresses, in a real namespace."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def need(program: str) -> None:
         pytest.skip(f"needs {program}")
 
 
-def test_it_is_there_once_however_often_it_is_installed(pinned: Path) -> None:
+def test_repeated_installation_leaves_one_rule(pinned: Path) -> None:
     need("nft")
     assert not in_netns(pinned, has_guard)
 
@@ -42,7 +42,7 @@ def test_it_is_there_once_however_often_it_is_installed(pinned: Path) -> None:
 
 
 @pytest.mark.parametrize("taking", ["flush ruleset", "delete table ip pydockershim", "flush table ip pydockershim"])
-def test_its_loss_is_seen_and_mended(pinned: Path, taking: str) -> None:
+def test_a_lost_rule_is_detected_and_installed_again(pinned: Path, taking: str) -> None:
     need("nft")
     in_netns(pinned, install_guard)
 
@@ -53,7 +53,7 @@ def test_its_loss_is_seen_and_mended(pinned: Path, taking: str) -> None:
     assert run(pinned, "nft", "list", "ruleset") == SHOWN
 
 
-def test_rules_of_others_are_not_counted_and_stay(pinned: Path) -> None:
+def test_other_tables_are_not_counted_and_stay(pinned: Path) -> None:
     need("nft")
     others = "table ip pydockershim-too {\n\tchain c {\n\t\taccept\n\t}\n}\n"
     run(pinned, "nft", others)
@@ -65,7 +65,7 @@ def test_rules_of_others_are_not_counted_and_stay(pinned: Path) -> None:
     assert run(pinned, "nft", "list", "ruleset") == others
 
 
-def test_to_remove_it_again_is_fine(pinned: Path) -> None:
+def test_the_rule_can_be_removed_repeatedly(pinned: Path) -> None:
     in_netns(pinned, install_guard)
 
     in_netns(pinned, remove_guard)
@@ -78,7 +78,7 @@ WITHOUT_NFTABLES = """
 from shim.netns import nftables
 from shim.netns.loopback_guard import has_guard, install_guard, remove_guard
 
-nftables._NETLINK_NETFILTER = 31  # a protocol that this kernel does not have either
+nftables._NETLINK_NETFILTER = 31  # a protocol that no kernel has
 steps = [has_guard]
 steps += [install_guard, install_guard, has_guard]
 for step in steps:
@@ -90,7 +90,7 @@ RULE = (
 )
 
 
-def test_a_kernel_without_nftables_has_it_in_iptables(pinned: Path) -> None:
+def test_a_kernel_without_nftables_has_the_rule_in_iptables(pinned: Path) -> None:
     need("iptables")
     run(pinned, sys.executable, "-c", WITHOUT_NFTABLES)
     assert [rule for rule in run(pinned, "iptables", "-t", "raw", "-S").splitlines() if rule[:2] == "-A"] == [RULE]
@@ -101,7 +101,9 @@ def test_a_kernel_without_nftables_has_it_in_iptables(pinned: Path) -> None:
     assert RULE not in run(pinned, "iptables", "-t", "raw", "-S")
 
 
-def test_a_kernel_with_neither_says_so(pinned: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_kernel_without_nftables_and_iptables_is_an_error(
+    pinned: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("shim.netns.nftables._NETLINK_NETFILTER", 31)
 

@@ -1,4 +1,4 @@
-"""Real namespaces of real processes, pinned and let go."""
+"""Pins of real namespaces of real processes."""
 
 import fcntl
 import os
@@ -54,7 +54,7 @@ def test_a_file_left_by_a_crash_is_used(directory: Path, pod: Pod) -> None:
     assert same_namespace(path, pod.pid)
 
 
-def test_the_pin_of_another_namespace_is_kept(directory: Path, start_pod: Callable[[], Pod]) -> None:
+def test_a_pin_of_another_namespace_is_an_error_and_stays(directory: Path, start_pod: Callable[[], Pod]) -> None:
     first, second = start_pod(), start_pod()
     path = directory / "cri-1"
     ensure_pinned(path, pid=first.pid)
@@ -76,7 +76,7 @@ def test_a_container_that_does_not_run_has_no_namespace(directory: Path, pid: in
     assert not directory.exists()
 
 
-def test_an_ended_process_is_named(directory: Path, pod: Pod) -> None:
+def test_an_ended_process_is_an_error_that_names_it(directory: Path, pod: Pod) -> None:
     end(pod)
     with pytest.raises(FailedPrecondition, match=f"process {pod.pid} on .*/cri-1: the process has ended"):
         ensure_pinned(directory / "cri-1", pid=pod.pid)
@@ -112,7 +112,7 @@ def test_the_directory_is_as_ip_netns_makes_it(directory: Path, pod: Pod, umask:
     assert " shared:" in mount
 
 
-def test_pins_at_the_same_moment(directory: Path, pod: Pod) -> None:
+def test_concurrent_pins_on_one_path_leave_one_pin(directory: Path, pod: Pod) -> None:
     paths = [directory / f"cri-{number}" for number in range(8)]
     gather([partial(ensure_pinned, path, pid=pod.pid) for path in paths])
     assert all(same_namespace(path, pod.pid) for path in paths)
@@ -120,12 +120,12 @@ def test_pins_at_the_same_moment(directory: Path, pod: Pod) -> None:
 
 
 def lock_waiters(directory: Path) -> list[str]:
-    """Lines of /proc/locks for those who wait for a lock on `directory`."""
+    """Return the lines of /proc/locks about waits for a lock on `directory`."""
     inode = f":{directory.stat().st_ino} "
     return [line for line in Path("/proc/locks").read_text().splitlines() if " -> " in line and inode in line]
 
 
-def test_ip_netns_may_be_making_the_directory_meanwhile(directory: Path, pod: Pod) -> None:
+def test_pinning_waits_for_the_lock_of_ip_netns(directory: Path, pod: Pod) -> None:
     directory.mkdir()
     descriptor = os.open(directory, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -140,7 +140,7 @@ def test_ip_netns_may_be_making_the_directory_meanwhile(directory: Path, pod: Po
     assert same_namespace(directory / "cri-1", pod.pid)
 
 
-def test_other_mount_namespaces_see_the_pin_and_let_it_go(directory: Path, start_pod: Callable[[], Pod]) -> None:
+def test_pins_and_unpins_propagate_to_other_mount_namespaces(directory: Path, start_pod: Callable[[], Pod]) -> None:
     pod = start_pod()
     ensure_pinned(directory / "cri-early", pid=pod.pid)
     with subprocess.Popen(
@@ -164,7 +164,7 @@ set -e
 mount -t tmpfs tmpfs /run
 mount --make-{propagation} /run
 pins() {{ grep -c nsfs /proc/self/mountinfo || true; }}
-before=$(pins)  # of other programs of this machine
+before=$(pins)  # pins of other programs on this machine
 python() {{ "{python}" -c "from pathlib import Path; from shim.netns.pin import *; $1"; }}
 python 'ensure_pinned(Path("/run/netns/cri-1"), pid={pid})'
 ip netns exec cri-1 cat /proc/net/dev | grep -c lo:
@@ -178,7 +178,7 @@ echo $(($(pins) - before))
 
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
 @pytest.mark.parametrize("propagation", ["private", "shared"])
-def test_ip_netns_works_with_our_pins_and_we_with_its(pod: Pod, propagation: str) -> None:
+def test_ip_netns_and_the_server_use_pins_of_each_other(pod: Pod, propagation: str) -> None:
     script = AS_IP_NETNS_SEES_IT.format(python=sys.executable, pid=pod.pid, propagation=propagation)
     ended = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert ended.stderr == ""
@@ -212,7 +212,7 @@ def test_unpin_leaves_nothing_and_can_be_repeated(directory: Path, pod: Pod) -> 
     unpin(path)
 
 
-def test_unpin_while_it_is_open_elsewhere(directory: Path, pod: Pod) -> None:
+def test_unpin_succeeds_while_the_pin_is_open(directory: Path, pod: Pod) -> None:
     path = directory / "cri-1"
     ensure_pinned(path, pid=pod.pid)
     with path.open("rb"):
@@ -220,7 +220,7 @@ def test_unpin_while_it_is_open_elsewhere(directory: Path, pod: Pod) -> None:
     assert not path.exists()
 
 
-def test_unpin_takes_stacked_mounts_off(directory: Path, pod: Pod) -> None:
+def test_unpin_removes_stacked_mounts(directory: Path, pod: Pod) -> None:
     path = directory / "cri-1"
     ensure_pinned(path, pid=pod.pid)
     subprocess.run(["mount", "--bind", str(path), str(path)], check=True)
@@ -230,7 +230,7 @@ def test_unpin_takes_stacked_mounts_off(directory: Path, pod: Pod) -> None:
     assert not path.exists()
 
 
-def test_unpin_at_the_same_moment(directory: Path, pod: Pod) -> None:
+def test_concurrent_unpins_succeed(directory: Path, pod: Pod) -> None:
     path = directory / "cri-1"
     for _ in range(20):
         ensure_pinned(path, pid=pod.pid)
@@ -238,7 +238,7 @@ def test_unpin_at_the_same_moment(directory: Path, pod: Pod) -> None:
         assert not path.exists()
 
 
-def test_a_directory_without_pins_is_taken_back(directory: Path, pod: Pod) -> None:
+def test_a_directory_without_pins_is_unmounted_and_removed(directory: Path, pod: Pod) -> None:
     pin = directory / "cri-a"
     ensure_pinned(pin, pid=pod.pid)
 
@@ -258,13 +258,13 @@ def test_a_directory_that_somebody_else_has_mounted_stays_mounted(tmp_path: Path
         assert mounts_on(theirs.path)
 
 
-def test_unpin_removes_a_plain_leftover(tmp_path: Path) -> None:
+def test_unpin_removes_a_file_without_a_mount(tmp_path: Path) -> None:
     (tmp_path / "cri-1").touch()
     unpin(tmp_path / "cri-1")
     assert not (tmp_path / "cri-1").exists()
 
 
-def test_unpin_touches_no_other_mount(tmp_path: Path) -> None:
+def test_unpin_keeps_other_mounts(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "data") as small:
         (small.path / "precious").touch()
         with pytest.raises(ShimError, match=f"unpin the network namespace {small.path}: "):

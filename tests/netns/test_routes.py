@@ -10,15 +10,15 @@ from shim.netns.links import prepare_links
 from shim.netns.routes import Route, routes
 
 LOOPBACK = 1
-"""Its index in each namespace."""
+"""The index of `lo` in each namespace."""
 
 
-def test_a_new_namespace_has_none(pinned: Path) -> None:
+def test_a_new_namespace_has_no_routes(pinned: Path) -> None:
     prepare_links(pinned, disable_ipv6={})
     assert in_netns(pinned, routes) == []
 
 
-def test_networks_but_no_default_route_and_no_single_address(pinned: Path) -> None:
+def test_default_routes_and_routes_to_single_addresses_are_left_out(pinned: Path) -> None:
     prepare_links(pinned, disable_ipv6={})
 
     def add() -> None:

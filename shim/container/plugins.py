@@ -85,7 +85,7 @@ def _set_limits(rt: Runtime, record: ContainerRecord, changes: Changes) -> None:
     try:
         change_limits(rt, container_id=record.id, limits=changes.limits)
     except InvalidArgument as error:
-        raise FailedPrecondition(f"NRI plugins have set what is not possible: {error}") from error
+        raise FailedPrecondition(f"NRI plugins have set an unsupported value: {error}") from error
 
 
 def tell_stopped(rt: Runtime, record: ContainerRecord) -> None:

@@ -14,7 +14,7 @@ from shim.container.update import apply_update
 from shim.domain.errors import Cancelled, ShimError
 from shim.hooks.containers import container_is_removed
 from shim.hooks.messages import container_message, pod_message
-from shim.nri.installed import installed, running
+from shim.nri.installed import installed_plugins, running_plugins
 from shim.nri.listener import Listener
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
@@ -38,8 +38,8 @@ def serving_plugins(rt: Runtime) -> Iterator[None]:
     with ExitStack() as serving:
         if not config.nri_disable_connections:
             serving.enter_context(Listener(config.nri_socket_path, rt.nri).serving())
-        found = installed(config.nri_plugin_path, configurations=config.nri_plugin_config_path)
-        serving.enter_context(running(found, rt.nri))
+        found = installed_plugins(config.nri_plugin_path, configurations=config.nri_plugin_config_path)
+        serving.enter_context(running_plugins(found, rt.nri))
         serving.callback(rt.nri.stop)
         yield
 
@@ -50,12 +50,12 @@ class NriNode:
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
 
-    def known(self, *, first: bool) -> tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]]:
+    def snapshot(self, *, first: bool) -> tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]]:
         """Return the pods, and the containers that are created or run, of which plugins have been told.
 
         With the `first` plugin begin to note what they are told. Raise Unavailable while Docker is.
         """
-        rt, told = self._rt, self._rt.nri.told
+        rt, notified = self._rt, self._rt.nri.notified
         with deadline.bound(KNOWN_SECONDS):
             pods = {record.id: record for record in sandboxes(rt)}
             alive = [
@@ -64,17 +64,17 @@ class NriNode:
                 if record.state.phase in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}
             ]
             if first:
-                told.reset(running=[record.id for record in alive if record.state.running])
+                notified.reset(running=[record.id for record in alive if record.state.running])
             return (
                 [
                     pod_message(rt, record)
                     for record in pods.values()
-                    if not rt.unseen.is_untold(record) and not told.is_removed(record.id)
+                    if not rt.unseen.is_untold(record) and not notified.is_removed(record.id)
                 ],
                 [
                     container_message(rt, record, sandbox=pods.get(record.sandbox_id))
                     for record in alive
-                    if not rt.unseen.is_untold(record) and not told.is_removed(record.id)
+                    if not rt.unseen.is_untold(record) and not notified.is_removed(record.id)
                 ],
             )
 
@@ -119,7 +119,7 @@ def _follow(rt: Runtime) -> None:
 def _tell_missed(rt: Runtime) -> None:
     """Tell of what has ended while changes were not followed."""
     with rt.nri.turn():
-        running = rt.nri.told.running()
+        running = rt.nri.notified.running()
     for container_id in running:
         record = rt.view.last_known(container_id)
         if isinstance(record, ContainerRecord) and record.state.phase == pb.CONTAINER_EXITED:
@@ -135,4 +135,4 @@ def _tell(rt: Runtime, change: Change) -> None:
     elif change.kind == DELETED:
         tell_stopped(rt, record)
         container_is_removed(rt, record)
-        rt.nri.told.forget(record.id)
+        rt.nri.notified.forget(record.id)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.domain.errors import reason_of
-from shim.nri.listener import program_of, who_listens
+from shim.nri.listener import listening_pid, process_name
 
 _SUBJECT = "NRI"
 
@@ -16,14 +16,14 @@ def check_nri(config: Config) -> Iterator[Finding]:
         return
     path = config.nri_socket_path
     try:
-        pid = who_listens(path)
+        pid = listening_pid(path)
     except OSError as error:
         yield Finding("warn", _SUBJECT, f"{path}: {reason_of(error)}", "give nri_socket_path another value")
         return
     if pid is None:
         yield Finding("ok", _SUBJECT, f"plugins can connect to {path} once the server runs")
         return
-    program = program_of(pid)
+    program = process_name(pid)
     if "pydockershim" in program or program.startswith("python"):
         yield Finding("ok", _SUBJECT, f"plugins connect to {path} (process {pid})")
     else:

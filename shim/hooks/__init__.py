@@ -1,1 +1,1 @@
-"""What NRI plugins are told of pods and containers, and what becomes of their answers."""
+"""NRI events of pods and containers, and how the server applies the plugins' answers."""

@@ -1,6 +1,6 @@
-"""What becomes of what NRI plugins change of a new container: Docker's own fields, the OCI runtime, or a refusal.
+"""How the server applies the changes of NRI plugins to a new container: by Docker, by the OCI runtime, or not at all.
 
-`HOW` has a row for each field; docs/nri.md shows it.
+`FIELD_SUPPORT` has a row for each field. docs/nri.md shows these rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ FILES = "the container's control group, after its start and each update"
 ORDER = "the OCI runtime, in `config.json`"
 ORDER_AND_EXEC = "the OCI runtime, in `config.json` and in the process of each exec"
 
-HOW: Mapping[str, str] = {
+FIELD_SUPPORT: Mapping[str, str] = {
     "annotations": ORDER,
     "mounts": ORDER,
     "env": ORDER_AND_EXEC,
@@ -60,7 +60,7 @@ HOW: Mapping[str, str] = {
     "linux.rdt": ORDER,
     "linux.memory_policy": f"{ORDER}; the start fails where `runc features` does not have it",
 }
-"""How each field is done, or why not."""
+"""How the server applies each field, or why it refuses the field."""
 
 FIELD = "linux.resources"
 _HOOK_POINTS = {
@@ -75,29 +75,29 @@ _HOOK_POINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes in the forms of those who make them."""
+    """Changes of a new container, divided by who applies them."""
 
     limits: Wanted
     config: Json
-    """For config.json, by kind (`shim.oci_runtime.adjust`)."""
+    """Changes of config.json, by kind (`shim.oci_runtime.adjust`)."""
     process: Json
-    """For the processes of exec."""
+    """Changes of exec processes."""
 
 
 def changes_of(
     adjust: nri.ContainerAdjustment, *, env: Iterable[str], cdi_directories: Sequence[str] = DIRECTORIES
 ) -> Changes:
-    """Return what is to be done. Raise FailedPrecondition, which names the field, for what is not possible.
+    """Return the changes that `adjust` asks for. Raise FailedPrecondition, which names the field, for unsupported ones.
 
-    `env` are the variables that the container has without it, as lines `KEY=value`.
+    `env` holds the container's variables before the adjustment, as lines `KEY=value`.
     """
-    _refuse(adjust)
+    _check_supported(adjust)
     cdi = find((device.name for device in adjust.CDI_devices), directories=cdi_directories)
     adjust = _with_devices(adjust, cdi)
     try:
         limits = to_cri(adjust.linux.resources, field=FIELD)
     except InvalidArgument as error:
-        raise FailedPrecondition(f"NRI plugins have set what is not possible: {error}") from error
+        raise FailedPrecondition(f"NRI plugins have set an unsupported value: {error}") from error
     config = {kind: change for kind, change in _config(adjust) if change}
     if cdi.groups:
         config["additionalGids"] = cdi.groups
@@ -105,7 +105,7 @@ def changes_of(
 
 
 def _with_devices(adjust: nri.ContainerAdjustment, cdi: Found) -> nri.ContainerAdjustment:
-    """Return the adjustment with what CDI devices change, which wins over what plugins have set."""
+    """Return the adjustment merged with the changes of its CDI devices, which win."""
     whole = nri.ContainerAdjustment()
     whole.CopyFrom(adjust)
     variables = {name for name, _ in cdi.env}
@@ -128,19 +128,21 @@ def _with_devices(adjust: nri.ContainerAdjustment, cdi: Found) -> nri.ContainerA
 def _add_hook(hooks: nri.Hooks, point: str, hook: Json) -> None:
     name = next((name for name, of_oci in _HOOK_POINTS.items() if of_oci == point), "")
     if not name:
-        raise FailedPrecondition(f"a CDI device has a hook {point!r}, which is no point in the life of a container")
+        raise FailedPrecondition(
+            f"a CDI device has a hook {point!r}, which is not a hook point of the OCI runtime specification"
+        )
     added = getattr(hooks, name).add(path=hook["path"], args=hook["args"], env=hook["env"])
     if "timeout" in hook:
         added.timeout.value = hook["timeout"]
 
 
-def _refuse(adjust: nri.ContainerAdjustment) -> None:
-    refused = [path for path, how in HOW.items() if how.startswith("refused:") and is_set(adjust, path)]
+def _check_supported(adjust: nri.ContainerAdjustment) -> None:
+    refused = [path for path, how in FIELD_SUPPORT.items() if how.startswith("refused:") and is_set(adjust, path)]
     if adjust.linux.resources.blockio_class.value:
         refused.append("linux.resources.blockio_class")
     if refused:
-        reasons = "; ".join(f"{path}: {HOW[path].removeprefix('refused').lstrip(': ')}" for path in refused)
-        raise FailedPrecondition(f"NRI plugins have set what is not possible with Docker: {reasons}")
+        reasons = "; ".join(f"{path}: {FIELD_SUPPORT[path].removeprefix('refused').lstrip(': ')}" for path in refused)
+        raise FailedPrecondition(f"NRI plugins have set fields that Docker does not support: {reasons}")
 
 
 def _config(adjust: nri.ContainerAdjustment) -> Iterator[tuple[str, Any]]:
@@ -170,9 +172,9 @@ def _config(adjust: nri.ContainerAdjustment) -> Iterator[tuple[str, Any]]:
 
 
 def _values(linux: nri.LinuxContainerAdjustment) -> Iterator[tuple[str, Any]]:
-    """Yield what is replaced as a whole. A value of 0 is one."""
+    """Yield the values that replace config.json's values as a whole. A value of 0 counts."""
     if linux.HasField("oom_score_adj"):
-        # As a text it is no "nothing": see `changes_of`.
+        # `changes_of` drops empty changes, but the score 0 is a change.
         yield "oomScoreAdj", _Value(linux.oom_score_adj.value)
     if linux.HasField("io_priority"):
         kind = nri.IOPrioClass.Name(getattr(linux.io_priority, "class"))
@@ -186,7 +188,7 @@ def _values(linux: nri.LinuxContainerAdjustment) -> Iterator[tuple[str, Any]]:
 
 
 class _Value(int):
-    """A number that counts as a change also where it is 0."""
+    """A number that is a change even if it is 0."""
 
     def __bool__(self) -> bool:
         return True
@@ -210,7 +212,7 @@ def _process(adjust: nri.ContainerAdjustment, env: Iterable[str]) -> Json:
 
 
 def _changed(items: Iterable[tuple[str, Any]]) -> Json:
-    """Return what is to be set and what is to be removed, by keys; nothing for nothing."""
+    """Return the values to set and the keys to remove; an empty object if there are none."""
     found = list(items)
     removed = [key.removeprefix(REMOVAL) for key, _ in found if key.startswith(REMOVAL)]
     added = [item for key, item in found if not key.startswith(REMOVAL)]
@@ -283,7 +285,7 @@ _AT_CREATE = (
     ("cpu", "realtimeRuntime", "realtime_runtime"),
     ("cpu", "realtimePeriod", "realtime_period"),
 )
-"""Limits that the OCI runtime sets alone: part, name in config.json, and field."""
+"""Limits that only the OCI runtime sets: section, name in config.json, and NRI field."""
 
 
 def _resources(resources: nri.LinuxResources) -> Json:

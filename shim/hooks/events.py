@@ -1,4 +1,4 @@
-"""How plugins are told of an event: one that may fail what it is about, or one that may not."""
+"""Calls of NRI plugins for an event: either their errors fail the operation, or the errors are only logged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,37 +8,37 @@ from google.protobuf.message import Message
 
 from shim.base import deadline
 from shim.domain.errors import ShimError
-from shim.nri.plugin import Occasion
+from shim.nri.plugin import Event
 from shim.runtime import Runtime
 
 NOTE_SECONDS = 300.0
-"""Bound on telling plugins of what has happened, also for a client that has gone; each has its own time besides."""
+"""Limit for all plugins together to learn of a past event, whose client may have gone. Each call also has a limit."""
 
 log = structlog.get_logger(__name__)
 
 
-def tell(rt: Runtime, occasion: Occasion, request: Message) -> None:
-    """Tell all plugins, within a turn. Raise FailedPrecondition with the error of one."""
-    for _ in rt.nri.tell(occasion, request):
+def call_plugins(rt: Runtime, event: Event, request: Message) -> None:
+    """Call all plugins, within a turn. Raise FailedPrecondition with the error of a plugin."""
+    for _ in rt.nri.call(event, request):
         pass
 
 
-def note(rt: Runtime, occasion: Occasion, request: Message) -> None:
-    """Tell all plugins of what nothing stops any more, within a turn. The error of one is logged."""
-    for _ in noted(rt, occasion, request):
+def notify_plugins(rt: Runtime, event: Event, request: Message) -> None:
+    """Call all plugins about an event that they cannot prevent, within a turn. Log the error of a plugin."""
+    for _ in notify_each_plugin(rt, event, request):
         pass
 
 
-def noted(rt: Runtime, occasion: Occasion, request: Message) -> Iterator[tuple[object, Message]]:
-    """Do the same, and yield the plugins and their answers."""
+def notify_each_plugin(rt: Runtime, event: Event, request: Message) -> Iterator[tuple[object, Message]]:
+    """Like `notify_plugins`; yield each plugin and its answer."""
     try:
-        yield from rt.nri.tell(occasion, request)
+        yield from rt.nri.call(event, request)
     except ShimError as error:
-        log.warning("NRI plugin failed", call=occasion.method, error=error)
+        log.warning("NRI plugin failed", call=event.method, error=error)
 
 
 @contextmanager
 def shielded_turn(rt: Runtime) -> Iterator[None]:
-    """Have a turn also for a client that has gone: what has happened is told."""
+    """Hold a turn even if the client has gone, so that plugins learn of every past event."""
     with deadline.shielded(NOTE_SECONDS), rt.nri.turn():
         yield

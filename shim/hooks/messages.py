@@ -1,6 +1,6 @@
-"""Pods and containers as NRI plugins see them.
+"""The NRI messages of pods and containers.
 
-Arguments and environment are those of new containers alone: nobody keeps a second copy of what may be secret.
+Only the message of a new container has arguments and environment: they may hold secrets, so the server keeps no copy.
 """
 
 from shim import pod
@@ -32,7 +32,7 @@ _PROPAGATION = {
 
 
 def pod_message(rt: Runtime, record: SandboxRecord) -> nri.PodSandbox:
-    """Return a pod sandbox."""
+    """Return the message of a pod sandbox."""
     config, checkpoint = record.config, rt.checkpoints.get(record.id)
     return nri.PodSandbox(
         id=record.id,
@@ -59,7 +59,7 @@ def pod_message(rt: Runtime, record: SandboxRecord) -> nri.PodSandbox:
 def container_message(
     rt: Runtime, record: ContainerRecord, *, sandbox: SandboxRecord | None, inspect: ContainerInspect | None = None
 ) -> nri.Container:
-    """Return a container; with `inspect` also its arguments and environment."""
+    """Return the message of a container. It has arguments and environment only if `inspect` is given."""
     config, state, context = record.config, record.state, record.config.linux.security_context
     resources = known_resources(record.host, rt.limits.get(record.id) or config.linux.resources)
     message = nri.Container(
@@ -96,7 +96,7 @@ def container_message(
 
 
 def cgroups_path(rt: Runtime, config: pb.PodSandboxConfig, *, container_id: str) -> str:
-    """Return the control group of a container in the form of the OCI runtime specification, as Docker chooses it."""
+    """Return the cgroup that Docker chooses for a container, in the form of the OCI runtime specification."""
     parent = docker_cgroup_parent(rt, config)
     if rt.facts.systemd_cgroups:
         return f"{parent or 'system.slice'}:docker:{container_id}"

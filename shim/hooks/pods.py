@@ -1,9 +1,9 @@
-"""What NRI plugins are told of pod sandboxes."""
+"""NRI events of pod sandboxes."""
 
 from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
 from shim.base.rollback import Rollback
-from shim.hooks.events import note, shielded_turn, tell
+from shim.hooks.events import call_plugins, notify_plugins, shielded_turn
 from shim.hooks.messages import pod_message
 from shim.hooks.resources import of_cri
 from shim.nri import plugin as events
@@ -12,13 +12,16 @@ from shim.view.records import SandboxRecord, key_of
 
 
 def pod_has_run(rt: Runtime, record: SandboxRecord, *, rollback: Rollback) -> None:
-    """Tell of a pod sandbox that is complete, before clients see it. Raise FailedPrecondition if a plugin refuses."""
+    """Send RunPodSandbox once the sandbox is complete, before clients see it.
+
+    Raise FailedPrecondition if a plugin refuses the sandbox.
+    """
     if not rt.nri.active:
         return
-    rollback.undo("what NRI plugins know of it", lambda: _undo(rt, record))
+    rollback.undo("its record in NRI plugins", lambda: _undo(rt, record))
     with rt.nri.turn():
         rt.unseen.tell(key_of(record))
-        tell(rt, events.RUN_POD_SANDBOX, nri.RunPodSandboxRequest(pod=pod_message(rt, record)))
+        call_plugins(rt, events.RUN_POD_SANDBOX, nri.RunPodSandboxRequest(pod=pod_message(rt, record)))
 
 
 def _undo(rt: Runtime, record: SandboxRecord) -> None:
@@ -27,22 +30,22 @@ def _undo(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def pod_has_stopped(rt: Runtime, record: SandboxRecord) -> None:
-    """Tell of a pod sandbox whose containers have ended."""
+    """Send StopPodSandbox once the containers of the sandbox have ended."""
     if rt.nri.active:
         with shielded_turn(rt):
-            note(rt, events.STOP_POD_SANDBOX, nri.StopPodSandboxRequest(pod=pod_message(rt, record)))
+            notify_plugins(rt, events.STOP_POD_SANDBOX, nri.StopPodSandboxRequest(pod=pod_message(rt, record)))
 
 
 def pod_is_removed(rt: Runtime, record: SandboxRecord) -> None:
-    """Tell, once, of a pod sandbox that is about to be removed."""
+    """Send RemovePodSandbox once, before the sandbox is removed."""
     if rt.nri.active:
         with shielded_turn(rt):
-            if rt.nri.told.removed(record.id):
-                note(rt, events.REMOVE_POD_SANDBOX, nri.RemovePodSandboxRequest(pod=pod_message(rt, record)))
+            if rt.nri.notified.note_removed(record.id):
+                notify_plugins(rt, events.REMOVE_POD_SANDBOX, nri.RemovePodSandboxRequest(pod=pod_message(rt, record)))
 
 
 def pod_is_updated(rt: Runtime, record: SandboxRecord, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
-    """Tell that the resources of a pod are about to change. Raise FailedPrecondition if a plugin refuses that."""
+    """Send UpdatePodSandbox before the pod's resources change. Raise FailedPrecondition if a plugin refuses."""
     if rt.nri.active:
         message = nri.UpdatePodSandboxRequest(
             pod=pod_message(rt, record),
@@ -50,11 +53,13 @@ def pod_is_updated(rt: Runtime, record: SandboxRecord, *, request: pb.UpdatePodS
             linux_resources=of_cri(request.resources),
         )
         with rt.nri.turn():
-            tell(rt, events.UPDATE_POD_SANDBOX, message)
+            call_plugins(rt, events.UPDATE_POD_SANDBOX, message)
 
 
 def pod_has_been_updated(rt: Runtime, record: SandboxRecord) -> None:
-    """Tell that they have changed."""
+    """Send PostUpdatePodSandbox."""
     if rt.nri.active:
         with shielded_turn(rt):
-            note(rt, events.POST_UPDATE_POD_SANDBOX, nri.PostUpdatePodSandboxRequest(pod=pod_message(rt, record)))
+            notify_plugins(
+                rt, events.POST_UPDATE_POD_SANDBOX, nri.PostUpdatePodSandboxRequest(pod=pod_message(rt, record))
+            )

@@ -1,4 +1,4 @@
-"""Limits of containers, from the CRI's form to that of NRI and back. Pure."""
+"""Conversion of container limits between the CRI and NRI. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from shim.domain.errors import InvalidArgument
 from shim.engine.interface import JsonObject
 from shim.nri.fields import is_set
 
-AT_CREATE = (
+ONLY_AT_CREATE = (
     "memory.kernel_tcp",
     "memory.swappiness",
     "memory.disable_oom_killer",
@@ -18,29 +18,30 @@ AT_CREATE = (
     "cpu.realtime_period",
     "blockio_class",
     "rdt_class",
+    "devices",
 )
-"""Fields that the OCI runtime sets when it creates a container, and nobody later."""
-NEVER = ("memory.kernel",)
-"""Fields that kernels do not have any more."""
+"""Fields that the OCI runtime can set only when it creates a container."""
+REMOVED_FROM_LINUX = ("memory.kernel",)
+"""Fields that Linux has removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Limits in the forms of those who set them."""
+    """Limits, divided by who sets them."""
 
     linux: pb.LinuxContainerResources
-    """What an update of the CRI sets."""
+    """Limits that the CRI has a field for."""
     docker: JsonObject
-    """What Docker has a field for, and the CRI has not; by Docker's names."""
+    """Limits that only Docker has a field for, by Docker's names."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be set."""
+        """Whether there is no limit to set."""
         return not self.docker and not self.linux.ListFields()
 
 
 def of_cri(resources: pb.LinuxContainerResources) -> nri.LinuxResources:
-    """Return limits in NRI's form; what is 0 or empty is left out, as the CRI reads it."""
+    """Convert CRI limits to NRI. Fields that are 0 or empty are unset in the CRI, so the result has no such field."""
     memory, cpu = nri.LinuxMemory(), nri.LinuxCPU(cpus=resources.cpuset_cpus, mems=resources.cpuset_mems)
     for value, field in (
         (resources.memory_limit_in_bytes, memory.limit),
@@ -56,14 +57,14 @@ def of_cri(resources: pb.LinuxContainerResources) -> nri.LinuxResources:
         cpu=cpu,
         unified=resources.unified,
         hugepage_limits=[
-            nri.HugepageLimit(page_size=one.page_size, limit=one.limit) for one in resources.hugepage_limits
+            nri.HugepageLimit(page_size=each.page_size, limit=each.limit) for each in resources.hugepage_limits
         ],
     )
 
 
 def to_cri(resources: nri.LinuxResources, *, field: str) -> Wanted:
-    """Return limits in the CRI's form and Docker's. Raise InvalidArgument for those that nobody can set any more."""
-    for path in NEVER:
+    """Convert NRI limits to the CRI and Docker. Raise InvalidArgument for fields that Linux has removed."""
+    for path in REMOVED_FROM_LINUX:
         if is_set(resources, path):
             raise InvalidArgument(f"{field}.{path}: kernels have no such limit any more")
     memory, cpu = resources.memory, resources.cpu
@@ -77,19 +78,17 @@ def to_cri(resources: nri.LinuxResources, *, field: str) -> Wanted:
         cpuset_mems=cpu.mems,
         unified=resources.unified,
         hugepage_limits=[
-            pb.HugepageLimit(page_size=one.page_size, limit=one.limit) for one in resources.hugepage_limits
+            pb.HugepageLimit(page_size=each.page_size, limit=each.limit) for each in resources.hugepage_limits
         ],
     )
     return Wanted(linux, dict(_docker(resources)))
 
 
 def check_changeable(resources: nri.LinuxResources, *, field: str) -> None:
-    """Check that limits can be changed of a container that exists. Raise InvalidArgument, which names one."""
-    for path in AT_CREATE:
+    """Check that an existing container can change these limits. Raise InvalidArgument, which names the field."""
+    for path in ONLY_AT_CREATE:
         if is_set(resources, path):
             raise InvalidArgument(f"{field}.{path} can be set when a container is created, and not changed later")
-    if resources.devices:
-        raise InvalidArgument(f"{field}.devices can be set when a container is created, and not changed later")
 
 
 def _docker(resources: nri.LinuxResources) -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Whether what plugins have made of a new container is allowed, by the built-in validator and by validating plugins."""
+"""Validation of the changes that plugins make to a new container, by the built-in validator and by plugins."""
 
 from shim.api.nri import nri_pb2 as nri
 from shim.config.model import Config
@@ -11,7 +11,7 @@ from shim.runtime import Runtime
 
 
 def rules_of(config: Config) -> Rules | None:
-    """Return the rules of the built-in validator; None where it is off."""
+    """Return the rules of the built-in validator; None if it is disabled."""
     if not config.nri_default_validator:
         return None
     return Rules(
@@ -27,7 +27,7 @@ def rules_of(config: Config) -> Rules | None:
 
 
 def validate(rt: Runtime, adjustments: Adjustments) -> None:
-    """Raise FailedPrecondition with the reason why it is not allowed. Within a turn."""
+    """Raise FailedPrecondition with a reason if a validator rejects the adjusted container. Runs within a turn."""
     pod, container, plugins = adjustments.request.pod, adjustments.asked, rt.nri.names
     rules = rules_of(rt.config)
     if rules is not None:
@@ -38,7 +38,7 @@ def validate(rt: Runtime, adjustments: Adjustments) -> None:
             owners=adjustments.owners,
             plugins={plugin.name for plugin in plugins},
         )
-    validators = rt.nri.wanting(events.VALIDATE)
+    validators = rt.nri.subscribers(events.VALIDATE)
     if not validators:
         return
     request = nri.ValidateContainerAdjustmentRequest(
@@ -49,11 +49,11 @@ def validate(rt: Runtime, adjustments: Adjustments) -> None:
         owners=adjustments.owners.message,
         plugins=plugins,
     )
-    for plugin, answer in rt.nri.tell(events.VALIDATE, request):
+    for plugin, answer in rt.nri.call(events.VALIDATE, request):
         validators.remove(plugin)
         assert isinstance(answer, nri.ValidateContainerAdjustmentResponse)  # noqa: S101 - for the type checker
         if answer.reject:
             reason = answer.reason[:1000] or "no reason given"
-            raise FailedPrecondition(f"NRI plugin {plugin} refuses what plugins made of the container: {reason}")
+            raise FailedPrecondition(f"NRI plugin {plugin} rejects the adjusted container: {reason}")
     if validators:
-        raise FailedPrecondition(f"NRI plugin {validators[0]} has not answered whether the container is allowed")
+        raise FailedPrecondition(f"NRI plugin {validators[0]} did not validate the container")

@@ -1,1 +1,1 @@
-"""NRI, the interface of plugins that see and change containers: its connections, plugins, and what they ask for."""
+"""NRI, the Node Resource Interface: connections with plugins, their events, and their changes of containers."""

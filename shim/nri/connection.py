@@ -1,4 +1,4 @@
-"""A connection with one plugin: calls in both directions over its socket."""
+"""A connection with a plugin: calls in both directions over a socket."""
 
 import queue
 import select
@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 from shim.base import deadline
 from shim.domain.errors import ShimError, reason_of
 from shim.nri import ttrpc, wire
-from shim.nri.mux import Broken
-from shim.nri.wire import Answered, Called, Wire
+from shim.nri.mux import ProtocolError
+from shim.nri.wire import IncomingCall, Reply, Wire
 
 MAX_WAITING = 16
-"""Calls of one plugin that wait for the one that is served."""
+"""Queued calls of a plugin, behind the call in progress."""
 MAX_TEXT = 1024
-"""Characters of the text of a plugin's error that are kept."""
+"""Characters that are kept of a plugin's error text."""
 
 _READ = 1 << 16
 
@@ -28,15 +28,15 @@ log = structlog.get_logger(__name__)
 
 A = TypeVar("A", bound=Message)
 Serve = Callable[[str, bytes], bytes]
-"""Answers a call of the plugin, by its method: payload to payload. ShimError and NotServed are the plugin's answer."""
+"""Serves a call of the plugin: from method and payload to a payload. ShimError and UnknownMethod are sent back."""
 
 
-class Gone(ShimError):
-    """The plugin has closed its connection, or has lost it since it broke the protocol or did not answer in time."""
+class Disconnected(ShimError):
+    """The plugin has closed its connection, or the server has, after a protocol error or a late answer."""
 
 
-class Slow(ShimError):
-    """The plugin does not answer in time, or takes no more bytes. Its connection is to be closed."""
+class NoAnswer(ShimError):
+    """The plugin does not answer in time, or reads no more bytes. The caller must close the connection."""
 
 
 class PluginFailed(ShimError):
@@ -47,12 +47,12 @@ class PluginFailed(ShimError):
         self.code = code
 
 
-class NotServed(Exception):
-    """No such method is served."""
+class UnknownMethod(Exception):
+    """The server has no such method."""
 
 
 class Connection:
-    """Thread-safe. It has a thread that reads, and one that serves the plugin's calls, one after the other."""
+    """A connection with a reader thread, and a thread that serves the plugin's calls in order. Thread-safe."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Connection:
         send_seconds: float,
         on_end: "Callable[[Connection, str], None]",
     ) -> None:
-        """`send_seconds` is how long the plugin may need to take an answer; `on_end` is called once with the reason."""
+        """`send_seconds` limits the sending of a response. `on_end` is called once, with the reason of the end."""
         self._socket = opened
         self._serve = serve
         self._send_seconds = send_seconds
@@ -70,28 +70,28 @@ class Connection:
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._numbers = wire.streams()
-        self._awaited: dict[int, Answered | None] = {}
-        """Answers by stream; None for those that have not come."""
+        self._awaited: dict[int, Reply | None] = {}
+        """Replies by stream; None until the reply arrives."""
         self._ended = ""
-        self._calls: queue.SimpleQueue[Called | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[IncomingCall | None] = queue.SimpleQueue()
         self._waiting = 0
         opened.setblocking(False)
 
     def start(self) -> None:
-        """Begin to read and to serve."""
+        """Start the threads."""
         for work, name in ((self._read, "nri-read"), (self._serve_calls, "nri-serve")):
             threading.Thread(target=work, name=name, daemon=True).start()
 
     @property
     def ended(self) -> str:
-        """Why the connection has ended; empty while it has not."""
+        """Why the connection has ended; empty while it is open."""
         return self._ended
 
     def call(self, method: str, request: Message, answer: type[A], *, seconds: float) -> A:
         """Call the plugin and return its answer.
 
-        Raise PluginFailed; Slow after `seconds`, and Gone, after which the connection is to be closed; and what ends
-        the current scope, after which an answer that comes yet is dropped.
+        Raise PluginFailed, NoAnswer after `seconds`, or Disconnected; the caller must close the connection after the
+        last two. Raise Cancelled or DeadlineExceeded if the current scope ends; a later answer is dropped.
         """
         end = time.monotonic() + seconds
         with self._changed:
@@ -115,18 +115,21 @@ class Connection:
         return self._result(method, answered, answer, seconds=seconds)
 
     def wait(self, predicate: Callable[[], bool], *, seconds: float) -> bool:
-        """Wait until `predicate` holds, asked at each `wake`, or the connection has ended; False if not in time."""
+        """Wait until `predicate` holds or the connection has ended; return False after `seconds`.
+
+        `predicate` is evaluated at each `wake`.
+        """
         return deadline.wait_for(
             self._changed, lambda: predicate() or bool(self._ended), what="wait for a plugin", limit=seconds
         )
 
     def wake(self) -> None:
-        """Have those that wait look again."""
+        """Make waiters evaluate their predicates again."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self, why: str) -> None:
-        """Close the connection; calls under way end with Gone. Idempotent."""
+        """Close the connection; calls in progress raise Disconnected. Idempotent."""
         with self._changed:
             if self._ended:
                 return
@@ -135,27 +138,27 @@ class Connection:
         self._on_end(self, self._ended)
         self._calls.put(None)
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads, which closes it
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader thread, which closes the socket
         except OSError as error:
             log.debug("plugin had closed its connection", reason=reason_of(error))
 
-    def _result(self, method: str, answered: Answered | str | None, kind: type[A], *, seconds: float) -> A:
+    def _result(self, method: str, answered: Reply | str | None, kind: type[A], *, seconds: float) -> A:
         match answered:
-            case Answered(code=wire.OK):
+            case Reply(code=wire.OK):
                 try:
                     return wire.decode(kind, answered.payload, what=f"answer to {method}")
-                except Broken as error:
+                except ProtocolError as error:
                     self.close(str(error))
-                    raise Gone(str(error)) from error
-            case Answered():
+                    raise Disconnected(str(error)) from error
+            case Reply():
                 raise PluginFailed(answered.text[:MAX_TEXT] or f"code {answered.code}", code=answered.code)
             case None | "":
-                raise Slow(f"{method}: no answer within {seconds:g} s")
+                raise NoAnswer(f"{method}: no answer within {seconds:g} s")
             case str(why):
-                raise Gone(f"{method}: {why}")
+                raise Disconnected(f"{method}: {why}")
 
     def _send(self, content: bytes, *, end: float) -> None:
-        """Send as a whole. Raise Gone; Slow when the plugin has not taken it at the time `end`."""
+        """Send all of `content`. Raise Disconnected, or NoAnswer if the plugin has not read it by the time `end`."""
         left = memoryview(content)
         with self._sending:
             while left and not self._ended:
@@ -164,9 +167,9 @@ class Connection:
                 except BlockingIOError:
                     _wait(self._socket, select.POLLOUT, end=end)
                 except OSError as error:
-                    raise Gone(reason_of(error)) from error
+                    raise Disconnected(reason_of(error)) from error
         if left:
-            raise Gone(self._ended)
+            raise Disconnected(self._ended)
 
     def _read(self) -> None:
         received = Wire()
@@ -175,7 +178,7 @@ class Connection:
             while data := self._receive():
                 for event in received.receive(data):
                     self._take(event)
-        except (Broken, ShimError) as error:
+        except (ProtocolError, ShimError) as error:
             why = str(error)
         except OSError as error:
             why = reason_of(error)
@@ -191,10 +194,10 @@ class Connection:
                 _wait(self._socket, select.POLLIN, end=None)
         return b""
 
-    def _take(self, event: Answered | Called) -> None:
-        if isinstance(event, Answered):
+    def _take(self, event: Reply | IncomingCall) -> None:
+        if isinstance(event, Reply):
             with self._changed:
-                if event.stream in self._awaited:  # an answer that nobody waits for is dropped
+                if event.stream in self._awaited:  # a reply without a waiter is dropped
                     self._awaited[event.stream] = event
                     self._changed.notify_all()
             return
@@ -216,12 +219,12 @@ class Connection:
             except ShimError as error:
                 self.close(str(error))
 
-    def _response(self, called: Called) -> bytes:
+    def _response(self, called: IncomingCall) -> bytes:
         try:
             return wire.response_bytes(called.stream, self._serve(called.method, called.payload))
-        except NotServed:
-            return wire.response_bytes(called.stream, code=wire.UNIMPLEMENTED, text="there is no such method")
-        except Broken as error:
+        except UnknownMethod:
+            return wire.response_bytes(called.stream, code=wire.UNIMPLEMENTED, text="unknown method")
+        except ProtocolError as error:
             return wire.response_bytes(called.stream, code=wire.INVALID, text=str(error))
         except (ShimError, ttrpc.TooLong) as error:
             return wire.response_bytes(called.stream, code=wire.UNKNOWN, text=str(error))
@@ -231,9 +234,9 @@ class Connection:
 
 
 def _wait(opened: socket.socket, events: int, *, end: float | None) -> None:
-    """Wait until a socket is ready. Raise Slow."""
+    """Wait until a socket is ready. Raise NoAnswer after the time `end`."""
     poll = select.poll()
     poll.register(opened, events)
     left = None if end is None else (end - time.monotonic()) * 1000
     if (left is not None and left <= 0) or not poll.poll(left):
-        raise Slow("the plugin takes no more bytes")
+        raise NoAnswer("the plugin reads no more bytes")

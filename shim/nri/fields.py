@@ -1,6 +1,6 @@
-"""The fields that plugins may change, where they are in messages, and how they are merged.
+"""The fields that plugins may change, their paths in messages, and how they are merged.
 
-`ContainerAdjustment` and `Container` have them at the same places, but for the environment, which the second one has as
+The paths are the same in `ContainerAdjustment` and `Container`. Only the environment differs: `Container` has it as
 lines `KEY=value`.
 """
 
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from shim.nri.owners import Field
 
 REMOVAL = "-"
-"""Begins a key that is to be removed."""
+"""The prefix of a key to remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,17 @@ class Single:
 
     field: Field
     path: str
-    """From the message, with dots."""
+    """The dotted path of the field in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A field with several values, told apart by a key: a list of messages, or a map."""
+    """A field with several values by key: a list of messages, or a map."""
 
     field: Field
     path: str
     key: str
-    """The field of an item that is its key; empty for a map."""
+    """The key field of an item; empty for a map."""
     removable: bool = True
 
 
@@ -55,7 +55,7 @@ RESOURCES = (
     Single(Field.BlockioClass, "blockio_class"),
     Single(Field.RdtClass, "rdt_class"),
 )
-"""Of LinuxResources."""
+"""Fields of LinuxResources."""
 KEYED_RESOURCES = (
     Keyed(Field.HugepageLimits, "hugepage_limits", "page_size", removable=False),
     Keyed(Field.CgroupsUnified, "unified", "", removable=False),
@@ -68,7 +68,7 @@ SINGLES = (
     Single(Field.LinuxSched, "linux.scheduler"),
     Single(Field.MemoryPolicy, "linux.memory_policy"),
 )
-"""Of ContainerAdjustment."""
+"""Fields of ContainerAdjustment."""
 KEYED = (
     Keyed(Field.Annotations, "annotations", ""),
     Keyed(Field.Mounts, "mounts", "destination"),
@@ -85,13 +85,13 @@ RDT = (
     Single(Field.RdtSchemata, "schemata"),
     Single(Field.RdtEnableMonitoring, "enable_monitoring"),
 )
-"""Of LinuxRdt."""
+"""Fields of LinuxRdt."""
 HOOKS = ("prestart", "create_runtime", "create_container", "start_container", "poststart", "poststop")
-"""Of Hooks."""
+"""Fields of Hooks."""
 
 
 def is_set(message: Message, path: str) -> bool:
-    """Return whether a field has a value: a message is there, a text or list is not empty."""
+    """Return whether a field has a value: a present message, or a non-empty text or list."""
     parent, name = _parent(message, path)
     field = parent.DESCRIPTOR.fields_by_name[name]
     if field.message_type is not None and not _is_repeated(getattr(parent, name)):
@@ -100,7 +100,7 @@ def is_set(message: Message, path: str) -> bool:
 
 
 def copy_field(source: Message, target: Message, path: str) -> None:
-    """Give `target` the value that `source` has, if it has such a field."""
+    """Copy the value of a field from `source` to `target`, if `target` has this field."""
     parent, name = _parent(source, path)
     into, _ = _parent(target, path)
     if name not in into.DESCRIPTOR.fields_by_name:

@@ -1,4 +1,4 @@
-"""Plugins that are installed on the node: programs that the server starts with a connection, and ends with itself."""
+"""Plugins that are installed on the node: the server starts each program with a connection, and ends it at shutdown."""
 
 import os
 import signal
@@ -16,19 +16,19 @@ from shim.base import atomic_files
 from shim.domain.errors import ShimError, reason_of
 from shim.nri.listener import admit
 from shim.nri.plugin import Identity, identity_of_file
-from shim.nri.plugins import Known, Plugins
+from shim.nri.plugins import Peer, Plugins
 
 MAX_INSTALLED = 32
-"""Programs that are started."""
+"""The most programs that are started."""
 CONFIG_LIMIT = 1 << 20
-"""Most bytes of the configuration of one."""
+"""Most bytes of a plugin's configuration."""
 _END_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """A plugin's program and configuration."""
 
     identity: Identity
@@ -36,8 +36,8 @@ class Installed:
     config: str
 
 
-def installed(directory: Path, *, configurations: Path) -> list[Installed]:
-    """Return the plugins of a directory, by the order of their names. What is none is logged and passed over."""
+def installed_plugins(directory: Path, *, configurations: Path) -> list[InstalledPlugin]:
+    """Return the plugins of a directory, sorted by name. An executable that is not a plugin is logged and skipped."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def installed(directory: Path, *, configurations: Path) -> list[Installed]:
             continue
         try:
             who = identity_of_file(name)
-            found.append(Installed(who, path, _configuration(configurations, who)))
+            found.append(InstalledPlugin(who, path, _configuration(configurations, who)))
         except ShimError as error:
             log.warning("passed over NRI plugin", path=str(path), reason=error)
     if len(names) > MAX_INSTALLED:
@@ -61,8 +61,8 @@ def installed(directory: Path, *, configurations: Path) -> list[Installed]:
 
 
 @contextmanager
-def running(found: Sequence[Installed], plugins: Plugins) -> Iterator[None]:
-    """Run plugins inside the block; events wait until each has been taken in, or has failed."""
+def running_plugins(found: Sequence[InstalledPlugin], plugins: Plugins) -> Iterator[None]:
+    """Run plugins inside the block. Events wait until each plugin has registered or failed."""
     with ExitStack() as ending:
         for each in found:
             try:
@@ -73,7 +73,7 @@ def running(found: Sequence[Installed], plugins: Plugins) -> Iterator[None]:
 
 
 @contextmanager
-def _running(plugin: Installed, plugins: Plugins) -> Iterator[None]:
+def _running(plugin: InstalledPlugin, plugins: Plugins) -> Iterator[None]:
     ours, theirs = socket.socketpair()
     with theirs:
         environment = {
@@ -93,24 +93,24 @@ def _running(plugin: Installed, plugins: Plugins) -> Iterator[None]:
         except BaseException:
             ours.close()
             raise
-    plugins.expect()
-    known = Known(identity=plugin.identity, config=plugin.config, pid=child.pid)
-    threading.Thread(target=_admit, args=(plugins, ours, known), name="nri-admit", daemon=True).start()
+    plugins.begin_arrival()
+    peer = Peer(identity=plugin.identity, config=plugin.config, pid=child.pid)
+    threading.Thread(target=_admit, args=(plugins, ours, peer), name="nri-admit", daemon=True).start()
     try:
         yield
     finally:
         _end(child)
 
 
-def _admit(plugins: Plugins, ours: socket.socket, known: Known) -> None:
+def _admit(plugins: Plugins, ours: socket.socket, peer: Peer) -> None:
     try:
-        admit(plugins, ours, known)
+        admit(plugins, ours, peer)
     finally:
-        plugins.expected()
+        plugins.end_arrival()
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a plugin with what it has started."""
+    """End the process group of a plugin."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, number)
@@ -120,7 +120,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _configuration(directory: Path, who: Identity) -> str:
-    """Return the configuration of a plugin, under its whole name or without the index; empty for none."""
+    """Return the configuration from `NN-name.conf` or `name.conf`; an empty string if neither exists."""
     for name in (f"{who}.conf", f"{who.name}.conf"):
         path = directory / name
         with atomic_files.failing_as(f"read {path}"), suppress(FileNotFoundError):

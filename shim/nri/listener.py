@@ -1,4 +1,4 @@
-"""The socket on which plugins connect. It is taken only when nobody listens there: a containerd of the node may."""
+"""The socket for plugins' connections. The server leaves it to another listener, such as the node's containerd."""
 
 import errno
 import select
@@ -12,19 +12,19 @@ import structlog
 
 from shim.base import atomic_files
 from shim.domain.errors import FailedPrecondition, ShimError, reason_of
-from shim.nri.connection import Gone
-from shim.nri.plugins import Known, Plugins, peer_pid
+from shim.nri.connection import Disconnected
+from shim.nri.plugins import Peer, Plugins, peer_pid
 
 _BACKLOG = 16
 _PROBE_SECONDS = 1.0
 _RETRY_MILLISECONDS = 30_000
-"""Between two tries to have the socket while another program listens there."""
+"""Interval between attempts to listen while another program has the socket."""
 
 log = structlog.get_logger(__name__)
 
 
 class Listener:
-    """Accepts plugins in a thread, also later if another program has the socket at first. Thread-safe."""
+    """Accepts plugins in a thread. It retries while another program has the socket. Thread-safe."""
 
     def __init__(self, path: Path, plugins: Plugins) -> None:
         self._path = path
@@ -78,18 +78,18 @@ class Listener:
         threading.Thread(target=admit, args=(self._plugins, opened), name="nri-admit", daemon=True).start()
 
 
-def admit(plugins: Plugins, opened: socket.socket, known: Known | None = None) -> None:
-    """Take a plugin in; log it when that fails."""
+def admit(plugins: Plugins, opened: socket.socket, peer: Peer | None = None) -> None:
+    """Admit a plugin; log the reason if that fails."""
     try:
-        plugins.admit(opened, known or Known(pid=peer_pid(opened)))
-    except Gone as error:
+        plugins.admit(opened, peer or Peer(pid=peer_pid(opened)))
+    except Disconnected as error:
         log.debug("NRI plugin has gone before it registered", reason=error)
     except ShimError as error:
         log.warning("NRI plugin refused", reason=error)
 
 
-def who_listens(path: Path) -> int | None:
-    """Return the process that listens on a socket; None if nobody does. Raise OSError where that cannot be found."""
+def listening_pid(path: Path) -> int | None:
+    """Return the pid of the process that listens on a socket, or None. Raise OSError if the socket cannot be probed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:
@@ -102,11 +102,14 @@ def who_listens(path: Path) -> int | None:
 
 
 def _bound(path: Path) -> socket.socket:
-    """Return a socket that listens at `path`, 0600. Raise FailedPrecondition, which says who listens there already."""
+    """Return a socket that listens at `path`, with mode 0600.
+
+    Raise FailedPrecondition, which names the process that listens there already.
+    """
     what = f"listen for NRI plugins on {path}"
     try:
-        if (pid := who_listens(path)) is not None:
-            raise FailedPrecondition(f"{what}: process {pid} ({program_of(pid)}) listens there")
+        if (pid := listening_pid(path)) is not None:
+            raise FailedPrecondition(f"{what}: process {pid} ({process_name(pid)}) listens there")
     except OSError as error:
         raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
     with atomic_files.failing_as(what):
@@ -123,7 +126,7 @@ def _bound(path: Path) -> socket.socket:
     return listening
 
 
-def program_of(pid: int) -> str:
+def process_name(pid: int) -> str:
     """Return the name of a process."""
     try:
         return Path(f"/proc/{pid}/comm").read_bytes().decode(errors="replace").strip()
@@ -132,7 +135,7 @@ def program_of(pid: int) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file of a socket from that of a program which took its place; None where there is none."""
+    """Return device and inode of a socket file, to detect its replacement by another program; None if it is missing."""
     with suppress(OSError):
         found = path.stat()
         return found.st_dev, found.st_ino

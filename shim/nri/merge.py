@@ -1,7 +1,7 @@
-"""What all plugins together make of a container: their answers are merged one after the other, by the order of plugins.
+"""The merged changes of all plugins to a container: answers are merged one by one, in the order of the plugins.
 
-A later plugin sees what earlier ones have changed. Two that set the same field are refused, unless the second one has
-removed it first (`-name`).
+A later plugin sees the changes of earlier plugins. Two plugins that set the same field are an error, unless the second
+plugin also removes it (`-name`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -28,20 +28,20 @@ from shim.nri.fields import (
 from shim.nri.owners import Field, Owners
 
 MAX_ITEMS = 4096
-"""Changes of one field with several values, by all plugins together."""
+"""Most changes of a field with several values, by all plugins together."""
 
 
 class Updates:
-    """Changes of limits that plugins have asked for with their answers, merged by container."""
+    """Updates of limits in plugins' answers, merged by container."""
 
     def __init__(self, owners: Owners | None = None) -> None:
         self.owners = owners or Owners()
         self.by_container: dict[str, nri.ContainerUpdate] = {}
 
     def add(self, updates: Iterable[nri.ContainerUpdate], *, plugin: str) -> None:
-        """Add what a plugin asks for.
+        """Merge the updates of a plugin.
 
-        Raise FailedPrecondition where another one has set the same, unless the plugin lets the update fail.
+        Raise FailedPrecondition if another plugin has set the same field, unless the update may fail.
         """
         for update in updates:
             known = self.by_container.get(update.container_id)
@@ -64,22 +64,21 @@ class Updates:
 
 
 class Adjustments:
-    """What plugins have changed of a new container."""
+    """The plugins' changes of a new container."""
 
     def __init__(self, request: nri.CreateContainerRequest) -> None:
-        """`request` is what plugins are sent; it gets what each of them changes, for the next one."""
+        """`request` goes to each plugin; `add` applies the answer to it, so that the next plugin sees the changes."""
         self.request = request
         self.asked = nri.Container()
         self.asked.CopyFrom(request.container)
-        """The container as it was before all plugins."""
+        """The container before all changes."""
         self.adjust = nri.ContainerAdjustment()
-        """All changes. What is to be removed has its marked key."""
+        """All changes. A removal is an item with a marked key."""
         self.owners = Owners()
         self.updates = Updates(self.owners)
-        self.hooks_of: list[str] = []
 
     def add(self, answer: nri.CreateContainerResponse, *, plugin: str) -> None:
-        """Merge the answer of a plugin. Raise FailedPrecondition for what is not possible."""
+        """Merge the answer of a plugin. Raise FailedPrecondition if it conflicts with an earlier answer."""
         container, adjust = self.request.container, answer.adjust
         claim = self._claiming(plugin)
         for row in KEYED:
@@ -131,7 +130,7 @@ class Adjustments:
         self._show(row, removed={*removed, *added}, added=added)
 
     def _show(self, row: Keyed, *, removed: set[str], added: Mapping[str, Any]) -> None:
-        """Have the next plugins see a change."""
+        """Apply a change to the container in the request for the next plugins."""
         container = self.request.container
         if row.field is Field.Env:
             kept = [line for line in container.env if line.partition("=")[0] not in removed]
@@ -145,7 +144,7 @@ class Adjustments:
         words = list(args)
         if not words:
             return
-        if not words[0]:  # takes the place of what another plugin has set
+        if not words[0]:  # replaces the arguments of another plugin
             self.owners.clear(self.request.container.id, Field.Args)
             del words[0]
         self.owners.claim(self.request.container.id, Field.Args, plugin)
@@ -189,9 +188,9 @@ def merge_resources(
     plugin: str = "",
     owners: Owners | None = None,
 ) -> None:
-    """Merge limits into others, all but rules for devices; with `owners` a plugin claims those of a container.
+    """Merge limits, except device rules, from `theirs` into `into`. With `owners`, `plugin` claims each merged field.
 
-    Raise FailedPrecondition where another plugin has set the same; then nothing has been merged.
+    Raise FailedPrecondition if another plugin owns a field; then nothing is merged.
     """
     singles = [row for row in RESOURCES if is_set(theirs, row.path)]
     keyed = [(row, _items(value_at(theirs, row.path), row.key)) for row in KEYED_RESOURCES]
@@ -226,7 +225,7 @@ def _claim_all(
 
 
 def _split(row: Keyed, found: Any) -> tuple[list[str], dict[str, Any]]:
-    """Return the keys that are to be removed, and what is to be added by its key."""
+    """Return the keys to remove, and the items to add by key."""
     removed, added = [], {}
     for key, item in _items(found, row.key).items():
         if row.removable and key.startswith(REMOVAL):
@@ -237,7 +236,7 @@ def _split(row: Keyed, found: Any) -> tuple[list[str], dict[str, Any]]:
 
 
 def _items(found: Any, key: str) -> dict[str, Any]:
-    """Return copies of the items of a list or map by their keys, in order; of several with one key the last."""
+    """Return copies of the items of a list or map by key, in order. The last item of a key wins."""
     if not key:
         return {name: _copied(found[name]) for name in found}
     return {getattr(item, key): _copied(item) for item in found}
@@ -252,7 +251,7 @@ def _copied(item: Any) -> Any:
 
 
 def _marker(row: Keyed, key: str) -> Any:
-    """Return the item that stands for a removal."""
+    """Return the item that marks the removal of a key."""
     match row.field:
         case Field.Annotations | Field.Sysctl:
             return ""

@@ -1,4 +1,4 @@
-"""Which plugin owns which field of a container: of two that set one, the second is refused."""
+"""Ownership of container fields by plugins: a second plugin that sets the same field is refused."""
 
 from collections.abc import MutableMapping
 from enum import IntEnum
@@ -11,7 +11,7 @@ K = TypeVar("K")
 
 
 class Field(IntEnum):
-    """The fields, with the numbers by which validators know them."""
+    """The fields, with their numbers in the NRI protocol."""
 
     Annotations = 1
     Mounts = 2
@@ -56,17 +56,14 @@ class Field(IntEnum):
 
 
 class Owners:
-    """The owners of the fields of containers, by container. Not thread-safe."""
+    """The owners of fields, by container. Not thread-safe."""
 
     def __init__(self) -> None:
         self.message = nri.OwningPlugins()
-        """The form in which validators get it."""
+        """The owners as a message for validators."""
 
     def claim(self, container: str, field: Field, plugin: str, *, key: str = "") -> None:
-        """Make a plugin the owner of a field, `key` for one of several values.
-
-        Raise FailedPrecondition where it has an owner.
-        """
+        """Make a plugin the owner of a field, or of its value `key`. Raise FailedPrecondition if there is an owner."""
         of_container = self.message.owners[container]
         what = f"{field.name} {key}".rstrip()
         if key:
@@ -75,13 +72,13 @@ class Owners:
             _claim(of_container.simple, int(field), plugin, what=what)
 
     def share(self, container: str, field: Field, plugin: str) -> None:
-        """Add a plugin to the owners of a field that several may add to."""
+        """Add a plugin to the owners of a field that several plugins may append to."""
         simple = self.message.owners[container].simple
         present = simple.get(field, "")
         simple[field] = f"{present},{plugin}" if present else plugin
 
     def clear(self, container: str, field: Field, *, key: str = "") -> None:
-        """Forget the owner of a field; one without is fine."""
+        """Remove the owner of a field, if there is one."""
         of_container = self.message.owners[container]
         if key:
             of_container.compound[field].owners.pop(key, None)
@@ -89,7 +86,7 @@ class Owners:
             of_container.simple.pop(field, None)
 
     def of(self, container: str, field: Field) -> dict[str, str]:
-        """Return the owners of a field by key; of a field with one value by the empty key."""
+        """Return the owners of a field by key. A field with a single value has the empty key."""
         found = self.message.owners.get(container)
         if found is None:
             return {}

@@ -1,4 +1,4 @@
-"""One plugin: its name, what it wants to hear of, and how it is asked."""
+"""A plugin: its identity, its events, and calls of it."""
 
 import re
 import time
@@ -14,10 +14,10 @@ from shim.nri import wire
 from shim.nri.connection import Connection, PluginFailed
 
 MAX_NAME = 64
-"""Characters of a plugin's name."""
+"""Most characters of a plugin's name."""
 
 ALL_EVENTS = (1 << nri.LAST - 1) - 1
-"""The bits of all events; bit n-1 stands for the event n."""
+"""The bits of all events; event n has bit n-1."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_.+-]+")
 _INDEX = re.compile(r"[0-9]{2}")
@@ -27,7 +27,7 @@ A = TypeVar("A", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A name, and the index by which plugins come one after the other."""
+    """The name of a plugin, and the index that sorts plugins."""
 
     index: str
     name: str
@@ -37,35 +37,34 @@ class Identity:
 
 
 def identity(index: str, name: str) -> Identity:
-    """Return the identity of a plugin. Raise FailedPrecondition for what is none."""
+    """Return the identity of a plugin. Raise FailedPrecondition if index or name is malformed."""
     if not _INDEX.fullmatch(index):
-        raise FailedPrecondition(f"the index of a plugin has two digits, and not {index[:MAX_NAME]!r}")
+        raise FailedPrecondition(f"the index of a plugin must have two digits: {index[:MAX_NAME]!r}")
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
-        raise FailedPrecondition(f"{name[:MAX_NAME]!r} is no name of a plugin")
+        raise FailedPrecondition(f"{name[:MAX_NAME]!r} is not a valid name of a plugin")
     return Identity(index, name)
 
 
 def identity_of_file(name: str) -> Identity:
-    """Return the identity of a plugin that is installed under this name, such as `10-logger`."""
+    """Return the identity of a plugin from its file name, such as `10-logger`."""
     index, _, rest = name.partition("-")
     return identity(index, rest)
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
-    """An event with its call: what is sent, and what comes back."""
+class Event:
+    """An NRI event, and the call that delivers it."""
 
-    event: int
-    """Number of the event."""
+    number: int
     method: str
     answer: type[Message]
-    before: Callable[[Message], nri.StateChangeEvent] | None = None
-    """The same in the way of older plugins, which have no call for it; None where there is none."""
+    to_state_change: Callable[[Message], nri.StateChangeEvent] | None = None
+    """Converts the request for older plugins, which have only StateChange; None if StateChange cannot carry it."""
 
     @property
     def mask(self) -> int:
-        """Return its bit."""
-        return 1 << self.event - 1
+        """The event's bit."""
+        return 1 << self.number - 1
 
 
 Request: TypeAlias = Message
@@ -80,26 +79,26 @@ def _state_change(event: "nri.Event") -> Callable[[Message], nri.StateChangeEven
     return convert
 
 
-def _plain(event: "nri.Event", answer: type[Message]) -> Occasion:
-    """Return an event whose answer says nothing."""
+def _plain(event: "nri.Event", answer: type[Message]) -> Event:
+    """Return an event with an empty answer."""
     method = answer.DESCRIPTOR.name.removesuffix("Response")
-    return Occasion(event, method, answer, before=_state_change(event))
+    return Event(event, method, answer, to_state_change=_state_change(event))
 
 
 RUN_POD_SANDBOX = _plain(nri.RUN_POD_SANDBOX, nri.RunPodSandboxResponse)
 STOP_POD_SANDBOX = _plain(nri.STOP_POD_SANDBOX, nri.StopPodSandboxResponse)
 REMOVE_POD_SANDBOX = _plain(nri.REMOVE_POD_SANDBOX, nri.RemovePodSandboxResponse)
-UPDATE_POD_SANDBOX = Occasion(nri.UPDATE_POD_SANDBOX, "UpdatePodSandbox", nri.UpdatePodSandboxResponse)
+UPDATE_POD_SANDBOX = Event(nri.UPDATE_POD_SANDBOX, "UpdatePodSandbox", nri.UpdatePodSandboxResponse)
 POST_UPDATE_POD_SANDBOX = _plain(nri.POST_UPDATE_POD_SANDBOX, nri.PostUpdatePodSandboxResponse)
-CREATE_CONTAINER = Occasion(nri.CREATE_CONTAINER, "CreateContainer", nri.CreateContainerResponse)
+CREATE_CONTAINER = Event(nri.CREATE_CONTAINER, "CreateContainer", nri.CreateContainerResponse)
 POST_CREATE_CONTAINER = _plain(nri.POST_CREATE_CONTAINER, nri.PostCreateContainerResponse)
 START_CONTAINER = _plain(nri.START_CONTAINER, nri.StartContainerResponse)
 POST_START_CONTAINER = _plain(nri.POST_START_CONTAINER, nri.PostStartContainerResponse)
-UPDATE_CONTAINER = Occasion(nri.UPDATE_CONTAINER, "UpdateContainer", nri.UpdateContainerResponse)
+UPDATE_CONTAINER = Event(nri.UPDATE_CONTAINER, "UpdateContainer", nri.UpdateContainerResponse)
 POST_UPDATE_CONTAINER = _plain(nri.POST_UPDATE_CONTAINER, nri.PostUpdateContainerResponse)
-STOP_CONTAINER = Occasion(nri.STOP_CONTAINER, "StopContainer", nri.StopContainerResponse)
+STOP_CONTAINER = Event(nri.STOP_CONTAINER, "StopContainer", nri.StopContainerResponse)
 REMOVE_CONTAINER = _plain(nri.REMOVE_CONTAINER, nri.RemoveContainerResponse)
-VALIDATE = Occasion(
+VALIDATE = Event(
     nri.VALIDATE_CONTAINER_ADJUSTMENT, "ValidateContainerAdjustment", nri.ValidateContainerAdjustmentResponse
 )
 
@@ -108,7 +107,7 @@ class Plugin:
     """A plugin that has registered and been configured."""
 
     def __init__(self, connection: Connection, who: Identity, *, events: int, pid: int) -> None:
-        """`events` are the bits of what it wants to hear of."""
+        """`events` has the bits of the events that the plugin subscribes to."""
         self.connection = connection
         self.identity = who
         self.events = events
@@ -117,7 +116,7 @@ class Plugin:
         self._seconds = self._slowest = 0.0
 
     def row(self) -> dict[str, object]:
-        """Return what is known of it, for people; times in milliseconds."""
+        """Return the plugin's data for people; times are in milliseconds."""
         mean = self._seconds / self._calls if self._calls else 0.0
         return {
             "name": str(self),
@@ -131,26 +130,26 @@ class Plugin:
     def __str__(self) -> str:
         return str(self.identity)
 
-    def wants(self, occasion: Occasion) -> bool:
-        """Return whether it wants to hear of an event."""
-        return bool(self.events & occasion.mask)
+    def wants(self, event: Event) -> bool:
+        """Return whether the plugin subscribes to an event."""
+        return bool(self.events & event.mask)
 
-    def ask(self, occasion: Occasion, request: Message, *, seconds: float) -> Message:
-        """Tell the plugin of an event, and return its answer. Raise as `Connection.call` does. One event at a time."""
+    def deliver(self, event: Event, request: Message, *, seconds: float) -> Message:
+        """Deliver an event and return the answer. Raise as `Connection.call`. Only one call may run at a time."""
         began = time.monotonic()
         try:
-            return self._ask(occasion, request, seconds=seconds)
+            return self._deliver(event, request, seconds=seconds)
         finally:
             took = time.monotonic() - began
             self._calls += 1
             self._seconds += took
             self._slowest = max(self._slowest, took)
 
-    def _ask(self, occasion: Occasion, request: Message, *, seconds: float) -> Message:
+    def _deliver(self, event: Event, request: Message, *, seconds: float) -> Message:
         try:
-            return self.connection.call(occasion.method, request, occasion.answer, seconds=seconds)
+            return self.connection.call(event.method, request, event.answer, seconds=seconds)
         except PluginFailed as error:
-            if error.code != wire.UNIMPLEMENTED or occasion.before is None:
+            if error.code != wire.UNIMPLEMENTED or event.to_state_change is None:
                 raise
-        self.connection.call("StateChange", occasion.before(request), nri.Empty, seconds=seconds)
-        return occasion.answer()
+        self.connection.call("StateChange", event.to_state_change(request), nri.Empty, seconds=seconds)
+        return event.answer()

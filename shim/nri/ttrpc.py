@@ -1,7 +1,7 @@
-"""ttrpc, the remote procedure calls of containerd: messages with a header of ten bytes. Sans-IO.
+"""ttrpc, containerd's remote procedure calls: messages with a header of ten bytes. Sans-IO.
 
-The header is the length of the message, the number of its stream, both big-endian, its type and its flags. Streams of a
-caller are odd, and a stream is one call: streams of several messages are not used by NRI.
+The header has the length of the message and the number of its stream, both big-endian, a type and flags. A caller's
+streams are odd. Each stream carries one call, because NRI does not use streams of several messages.
 """
 
 import struct
@@ -15,12 +15,12 @@ MESSAGE_LIMIT = 4 << 20
 
 
 class TooLong(Exception):
-    """A message beyond `MESSAGE_LIMIT`."""
+    """A message longer than `MESSAGE_LIMIT`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message."""
+    """A message."""
 
     stream: int
     type: int
@@ -28,18 +28,18 @@ class Message:
 
 
 class Messages:
-    """Puts the messages of one connection together. It holds at most one that is not complete."""
+    """Assembles the messages of a connection. It buffers at most one incomplete message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     @property
     def held(self) -> int:
-        """Bytes of the message that is not complete."""
+        """The number of buffered bytes."""
         return len(self._buffer)
 
     def receive(self, data: memoryview) -> Iterator[Message]:
-        """Yield the messages that `data` completes. Raise TooLong as soon as the length of one is known."""
+        """Yield the messages that `data` completes. Raise TooLong once the header of a message is complete."""
         while data:
             missing = self._end() - len(self._buffer)
             self._buffer += data[:missing]
@@ -53,7 +53,7 @@ class Messages:
                 yield Message(stream, kind, content)
 
     def _end(self) -> int:
-        """Return how many bytes the message has with its header; of that alone while it is not known."""
+        """Return the length of header and message; of the header alone while that is incomplete."""
         if len(self._buffer) < HEADER.size:
             return HEADER.size
         length: int = HEADER.unpack_from(self._buffer)[0]
@@ -66,7 +66,7 @@ class Messages:
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message. Raise TooLong, also for one that the peer would refuse."""
+    """Return the bytes of a message. Raise TooLong if the peer would refuse it."""
     if len(message.content) > MESSAGE_LIMIT:
         raise TooLong(f"a message of {len(message.content)} bytes, at most {MESSAGE_LIMIT}")
     return HEADER.pack(len(message.content), message.stream, message.type, 0) + message.content

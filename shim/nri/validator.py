@@ -1,4 +1,4 @@
-"""The built-in validator: what a node's administrator lets no plugin do. NRI calls it the default validator."""
+"""The built-in validator, which NRI calls the default validator: it rejects changes that the administrator forbids."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from shim.domain.errors import FailedPrecondition
 from shim.nri.owners import Field, Owners
 
 REQUIRED_ANNOTATION = "required-plugins.noderesource.dev"
-"""Names plugins, as a list in YAML, without which a pod's containers are not created."""
+"""An annotation with the plugins, as a YAML list, without which a pod's containers are not created."""
 
 _SECCOMP = {
     nri.SecurityProfile.RUNTIME_DEFAULT: "runtime default",
@@ -19,7 +19,7 @@ _SECCOMP = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is refused, under the names that containerd has for it."""
+    """The forbidden changes, named as in containerd's configuration."""
 
     reject_oci_hook_adjustment: bool = False
     reject_runtime_default_seccomp_adjustment: bool = False
@@ -29,7 +29,7 @@ class Rules:
     reject_sysctl_adjustment: bool = False
     required_plugins: tuple[str, ...] = ()
     tolerate_missing_plugins_annotation: str = ""
-    """Annotation of pods by which they do without required plugins; empty for none."""
+    """An annotation of pods that tolerates missing required plugins; empty for none."""
 
 
 def validate(
@@ -40,9 +40,9 @@ def validate(
     owners: Owners,
     plugins: Collection[str],
 ) -> None:
-    """Check what plugins have made of a container. Raise FailedPrecondition with what is refused, and of whom.
+    """Check the plugins' changes of a container. Raise FailedPrecondition with the forbidden change and its plugins.
 
-    `container` is as it was asked for, `plugins` are the names of those that are there.
+    `container` is the container before all changes; `plugins` are the names of the registered plugins.
     """
     for is_refused, field, what in (
         (rules.reject_oci_hook_adjustment, Field.OciHooks, "OCI hooks"),
@@ -85,11 +85,11 @@ def _check_required(rules: Rules, *, pod: nri.PodSandbox, container: str, plugin
     required = [*rules.required_plugins, *names_in(_annotation(pod, REQUIRED_ANNOTATION, container))]
     missing = [name for name in required if name not in plugins]
     if missing:
-        raise FailedPrecondition(f"the validator requires plugins that are not there: {_named(missing)}")
+        raise FailedPrecondition(f"the validator requires plugins that are not registered: {_named(missing)}")
 
 
 def _annotation(pod: nri.PodSandbox, key: str, container: str) -> str:
-    """Return the value of an annotation for a container: its own, the pod's, or that without either."""
+    """Return the value of an annotation for a container: its own, the pod's, or the unscoped value."""
     if not key:
         return ""
     names = (f"{key}/container.{container}", f"{key}/pod", key)
@@ -97,7 +97,7 @@ def _annotation(pod: nri.PodSandbox, key: str, container: str) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of a list in YAML: `[a, b]`, or a line `- a` for each. Raise FailedPrecondition."""
+    """Return the names in a YAML list: `[a, b]`, or a line `- a` for each name. Raise FailedPrecondition."""
     plain = text.strip()
     if not plain:
         return []
@@ -109,5 +109,5 @@ def names_in(text: str) -> list[str]:
         parts = ["\0"]
     names = [part.strip().strip("\"'") for part in parts]
     if any(not name.isprintable() for name in names):
-        raise FailedPrecondition(f"the annotation {REQUIRED_ANNOTATION} is no list of names: {plain[:64]!r}")
+        raise FailedPrecondition(f"the annotation {REQUIRED_ANNOTATION} is not a list of names: {plain[:64]!r}")
     return [name for name in names if name]

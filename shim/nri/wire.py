@@ -1,7 +1,6 @@
-"""The two services on one socket: requests and responses, of the runtime and of the plugin. Sans-IO.
+"""The services of runtime and plugin over a shared socket: requests and responses. Sans-IO.
 
-`receive` takes what has come, whatever it is, and returns what it means. Nothing that a peer sends makes the memory
-grow: a message is bounded, and of what is not asked for nothing is kept.
+A peer cannot make the memory grow: messages are bounded, and unrequested messages are not kept.
 """
 
 from collections.abc import Iterator
@@ -12,13 +11,13 @@ from google.protobuf.message import DecodeError, Message
 
 from shim.api.nri.ttrpc_pb2 import Request, Response, Status
 from shim.nri import mux, ttrpc
-from shim.nri.mux import PLUGIN, RUNTIME, Broken
+from shim.nri.mux import PLUGIN, RUNTIME, ProtocolError
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
 OK, UNKNOWN, INVALID, EXHAUSTED, UNIMPLEMENTED = 0, 2, 3, 8, 12
-"""Codes of gRPC that are used here."""
+"""gRPC status codes."""
 
 _LAST_STREAM = (1 << 32) - 1
 
@@ -26,8 +25,8 @@ M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """The plugin calls the runtime."""
+class IncomingCall:
+    """A call of the runtime by the plugin."""
 
     stream: int
     method: str
@@ -35,8 +34,8 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The plugin has answered a call of the runtime's."""
+class Reply:
+    """The plugin's response to a call."""
 
     stream: int
     code: int
@@ -45,16 +44,16 @@ class Answered:
 
 
 class Wire:
-    """One connection with a plugin. Not thread-safe: one thread receives, and others may encode."""
+    """Decodes the bytes of a plugin's socket. Not thread-safe."""
 
     def __init__(self) -> None:
         self._demultiplexer = mux.Demultiplexer()
         self._messages = {PLUGIN: ttrpc.Messages(), RUNTIME: ttrpc.Messages()}
 
-    def receive(self, data: bytes) -> Iterator[Called | Answered]:
-        """Yield what has come. Raise Broken for what is not the protocol; nothing must be received after that.
+    def receive(self, data: bytes) -> Iterator[IncomingCall | Reply]:
+        """Yield the calls and replies that `data` completes. Raise ProtocolError; then do not call this again.
 
-        Bytes of other connections are passed over, as plugins in Go do.
+        Bytes of other connections are skipped, as by plugins in Go.
         """
         for connection, piece in self._demultiplexer.receive(memoryview(data)):
             messages = self._messages.get(connection)
@@ -62,34 +61,34 @@ class Wire:
                 continue
             try:
                 for message in messages.receive(piece):
-                    yield from _meaning(connection, message)
+                    yield from _decoded(connection, message)
             except ttrpc.TooLong as error:
-                raise Broken(str(error)) from error
+                raise ProtocolError(str(error)) from error
 
 
-def _meaning(connection: int, message: ttrpc.Message) -> Iterator[Called | Answered]:
+def _decoded(connection: int, message: ttrpc.Message) -> Iterator[IncomingCall | Reply]:
     match connection, message.type:
         case (mux.RUNTIME, ttrpc.REQUEST):
             request = decode(Request, message.content, what="request")
             method = request.method if request.service == RUNTIME_SERVICE else ""
-            yield Called(message.stream, method, request.payload)
+            yield IncomingCall(message.stream, method, request.payload)
         case (mux.PLUGIN, ttrpc.RESPONSE):
             response = decode(Response, message.content, what="response")
-            yield Answered(message.stream, response.status.code, response.status.message, response.payload)
+            yield Reply(message.stream, response.status.code, response.status.message, response.payload)
         case _:
-            raise Broken(f"a message of type {message.type} on connection {connection}")
+            raise ProtocolError(f"a message of type {message.type} on connection {connection}")
 
 
 def decode(kind: type[M], content: bytes, *, what: str) -> M:
-    """Read a message. Raise Broken."""
+    """Parse a message. Raise ProtocolError."""
     try:
         return kind.FromString(content)
     except DecodeError as error:
-        raise Broken(f"the {what} is no {kind.__name__}") from error
+        raise ProtocolError(f"the {what} is not a valid {kind.__name__}") from error
 
 
 def request_bytes(stream: int, method: str, payload: bytes, *, seconds: float) -> bytes:
-    """Return a call of the plugin, which it has so long to answer. Raise ttrpc.TooLong."""
+    """Return the bytes of a call to the plugin with a timeout of `seconds`. Raise ttrpc.TooLong."""
     request = Request(
         service=PLUGIN_SERVICE, method=method, payload=payload, timeout_nano=max(1, round(seconds * 1_000_000_000))
     )
@@ -98,7 +97,7 @@ def request_bytes(stream: int, method: str, payload: bytes, *, seconds: float) -
 
 
 def response_bytes(stream: int, payload: bytes = b"", *, code: int = OK, text: str = "") -> bytes:
-    """Return the answer to a call of the plugin. Raise ttrpc.TooLong."""
+    """Return the bytes of the response to a call by the plugin. Raise ttrpc.TooLong."""
     response = Response(payload=payload)
     if code:
         response.status.CopyFrom(Status(code=code, message=text))
@@ -107,5 +106,5 @@ def response_bytes(stream: int, payload: bytes = b"", *, code: int = OK, text: s
 
 
 def streams() -> Iterator[int]:
-    """Yield the numbers of calls: odd, and never one twice. They suffice for years."""
+    """Yield unique odd numbers for calls. They suffice for years."""
     yield from range(1, _LAST_STREAM + 1, 2)

@@ -37,7 +37,7 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     if record.legacy:
         remove_legacy_traces(rt, record.id)
     rt.checkpoints.delete(record.id)
-    rt.nri.told.forget(record.id)
+    rt.nri.notified.forget(record.id)
 
 
 def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:

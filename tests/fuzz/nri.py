@@ -13,19 +13,19 @@ from shim.api.nri.ttrpc_pb2 import Request, Response
 from shim.domain.errors import FailedPrecondition
 from shim.nri import ttrpc, wire
 from shim.nri.merge import Adjustments
-from shim.nri.mux import PLUGIN, RUNTIME, Broken, frames
-from shim.nri.wire import Answered, Called, Wire
+from shim.nri.mux import PLUGIN, RUNTIME, ProtocolError, frames
+from shim.nri.wire import IncomingCall, Reply, Wire
 from shim.oci.cdi import find
 from tests.fuzz.target import NESTED, Target, encoded, pure, shape
 
 
 def _wire(data: bytes) -> None:
-    def outcome(cuts: int) -> tuple[list[Called | Answered], str]:
-        received, found = Wire(), list[Called | Answered]()
+    def outcome(cuts: int) -> tuple[list[IncomingCall | Reply], str]:
+        received, found = Wire(), list[IncomingCall | Reply]()
         try:
             for at in range(0, len(data), cuts):
                 found += received.receive(data[at : at + cuts])
-        except Broken as error:
+        except ProtocolError as error:
             return found, str(error)
         return found, ""
 
@@ -33,7 +33,7 @@ def _wire(data: bytes) -> None:
     if len(data) < 4096:
         assert outcome(3) == (found, broken)
     if broken:
-        raise Broken(broken)
+        raise ProtocolError(broken)
 
 
 def _answer(data: bytes) -> None:
@@ -101,7 +101,7 @@ TARGETS = (
             ),
             *(struct.pack(">IIBB", size, 1, kind, 0) for size in (0, 5, 1 << 22, (1 << 32) - 1) for kind in (1, 2, 3)),
         ),
-        declared=(Broken,),
+        declared=(ProtocolError,),
         open=pure(_wire),
         strategy=st.lists(
             st.builds(

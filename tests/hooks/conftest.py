@@ -1,4 +1,4 @@
-"""A node in memory with a socket for NRI plugins."""
+"""An in-memory node with a socket for NRI plugins."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from tests.waits import SECONDS, wait_until
 
 @pytest.fixture
 def orders(tmp_path: Path, engine: FakeEngine) -> Path:
-    """The directory of orders of the OCI runtime, which Docker knows."""
+    """The order directory of the OCI runtime, which the fake Docker has."""
     directory = tmp_path / "oci"
     known = OciRuntime(path="/oci-runtime", runtime_args=["--orders", str(directory)])
     info = engine.engine_info
@@ -34,7 +34,7 @@ def orders(tmp_path: Path, engine: FakeEngine) -> Path:
 
 @pytest.fixture
 def node(rt: Runtime, tmp_path: Path) -> Iterator[Runtime]:
-    """The collaborators, with NRI as the server has it."""
+    """A runtime context with NRI as the server runs it."""
     config = replace_config(rt, nri_socket_path=tmp_path / "nri.sock", nri_plugin_path=tmp_path / "none")
     with served(replace(rt, config=config)) as made:
         yield made

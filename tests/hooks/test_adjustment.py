@@ -1,4 +1,4 @@
-"""What plugins change of a new container: what Docker is asked for, what is ordered, and what is refused."""
+"""Plugins' changes of a new container: settings of Docker, orders of the OCI runtime, and refusals."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.domain.errors import FailedPrecondition
-from shim.hooks.adjustment import HOW, changes_of
+from shim.hooks.adjustment import FIELD_SUPPORT, changes_of
 from shim.oci_runtime.adjust import CHANGES
 from shim.oci_runtime.order import Order, decode
 from shim.runtime import Runtime
@@ -66,21 +66,22 @@ EVERYTHING = {
     "memoryPolicy": linux(memory_policy=nri.LinuxMemoryPolicy(mode=nri.MPOL_BIND, nodes="0")),
     "seccomp": linux(seccomp_policy=nri.LinuxSeccomp(default_action="SCMP_ACT_ALLOW")),
 }
-"""A change of each kind that the OCI runtime knows."""
+"""A change of each kind that the OCI runtime supports."""
 
 
-def test_there_is_a_case_of_each_kind() -> None:
-    assert EVERYTHING.keys() | {"additionalGids"} == CHANGES.keys()  # of CDI devices, below
+def test_each_kind_of_change_has_a_case() -> None:
+    # The case of CDI devices below has additionalGids.
+    assert EVERYTHING.keys() | {"additionalGids"} == CHANGES.keys()
 
 
 @pytest.mark.parametrize("kind", EVERYTHING)
-def test_what_docker_has_no_field_for_is_ordered(kind: str) -> None:
+def test_a_field_that_docker_lacks_is_ordered_from_the_oci_runtime(kind: str) -> None:
     changes = changes_of(EVERYTHING[kind].adjust, env=["A=1", "B=2"])
     assert list(changes.config) == [kind]
     assert changes.limits.is_empty
 
 
-def test_values_are_those_of_config_json() -> None:
+def test_orders_have_the_values_of_config_json() -> None:
     merged = nri.ContainerAdjustment()
     for answer in EVERYTHING.values():
         merged.MergeFrom(answer.adjust)
@@ -110,7 +111,7 @@ def test_values_are_those_of_config_json() -> None:
     }
 
 
-def test_processes_of_exec_get_variables_and_limits() -> None:
+def test_exec_processes_get_variables_and_rlimits() -> None:
     merged = nri.ContainerAdjustment()
     for kind in ("env", "rlimits", "args"):
         merged.MergeFrom(EVERYTHING[kind].adjust)
@@ -128,8 +129,8 @@ def test_processes_of_exec_get_variables_and_limits() -> None:
         (resources(memory=nri.LinuxMemory(kernel=nri.OptionalInt64(value=1))), "linux.resources.memory.kernel"),
     ],
 )
-def test_what_is_not_possible_is_refused_by_its_name(answer: nri.CreateContainerResponse, field: str) -> None:
-    with pytest.raises(FailedPrecondition, match=f"not possible with Docker: {field}: "):
+def test_an_unsupported_field_is_refused_by_name(answer: nri.CreateContainerResponse, field: str) -> None:
+    with pytest.raises(FailedPrecondition, match=f"fields that Docker does not support: {field}: "):
         changes_of(answer.adjust, env=[])
 
 
@@ -167,7 +168,7 @@ def test_cdi_devices_are_resolved(tmp_path: Path) -> None:
 
 
 def fields(message: Any, prefix: str = "") -> Iterator[str]:
-    """The fields of a message, those of parts by their own."""
+    """Yield the paths of the fields of a message; nested messages are expanded."""
     parts = {"LinuxContainerAdjustment", "LinuxResources", "LinuxMemory", "LinuxCPU"}
     for field in message.fields:
         if field.message_type is not None and field.message_type.name in parts:
@@ -176,19 +177,21 @@ def fields(message: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{field.name}"
 
 
-def test_each_field_has_its_row() -> None:
-    assert sorted(HOW) == sorted(fields(nri.ContainerAdjustment.DESCRIPTOR))
+def test_each_field_has_a_row() -> None:
+    assert sorted(FIELD_SUPPORT) == sorted(fields(nri.ContainerAdjustment.DESCRIPTOR))
 
 
 def test_the_page_has_the_rows() -> None:
-    table = "".join(f"| `{path}` | {how} |\n" for path, how in HOW.items())
+    table = "".join(f"| `{path}` | {how} |\n" for path, how in FIELD_SUPPORT.items())
     assert table in PAGE.read_text()
 
 
 # With a container
 
 
-def test_a_container_is_ordered_and_limited(node: Runtime, connect: Connect, engine: FakeEngine, orders: Path) -> None:
+def test_changes_become_an_order_and_docker_limits(
+    node: Runtime, connect: Connect, engine: FakeEngine, orders: Path
+) -> None:
     plugin = connect()
     cpu = nri.LinuxCPU(shares=nri.OptionalUInt64(value=77), cpus="0")
     memory = nri.LinuxMemory(limit=nri.OptionalInt64(value=64 << 20), reservation=nri.OptionalInt64(value=32 << 20))
@@ -207,7 +210,7 @@ def test_a_container_is_ordered_and_limited(node: Runtime, connect: Connect, eng
     )
 
 
-def test_a_container_that_nobody_changes_has_an_empty_order(node: Runtime, connect: Connect, orders: Path) -> None:
+def test_an_unchanged_container_has_an_empty_order(node: Runtime, connect: Connect, orders: Path) -> None:
     connect()
     container = created(node, ready_pod(node))
     assert (orders / container).read_bytes().split()[3:5] == [b"0", b"0"]
@@ -220,7 +223,7 @@ def test_without_plugins_there_is_no_order(node: Runtime, engine: FakeEngine, or
 
 
 @pytest.mark.parametrize("kind", ["args", "env"])
-def test_without_the_oci_runtime_changes_are_refused_and_limits_are_not(
+def test_without_the_oci_runtime_only_limits_can_be_changed(
     node: Runtime, connect: Connect, engine: FakeEngine, kind: str
 ) -> None:
     plugin = connect()
@@ -237,7 +240,7 @@ def test_without_the_oci_runtime_changes_are_refused_and_limits_are_not(
     assert engine.containers[container].host["CpusetCpus"] == "0"
 
 
-def test_two_plugins_that_do_not_agree_leave_nothing(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
+def test_a_conflict_of_two_plugins_undoes_the_container(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
     for index in ("10", "20"):
         connect(index, "args").handlers["CreateContainer"] = lambda _: adjust(args=["run"])
     pod = ready_pod(node)
@@ -246,7 +249,9 @@ def test_two_plugins_that_do_not_agree_leave_nothing(node: Runtime, connect: Con
     assert list(engine.containers) == [pod]
 
 
-def test_a_validator_refuses(node: Runtime, connect: Connect, engine: FakeEngine, orders: Path) -> None:
+def test_a_validating_plugin_rejects_a_container(
+    node: Runtime, connect: Connect, engine: FakeEngine, orders: Path
+) -> None:
     connect("10", "changes").handlers["CreateContainer"] = lambda _: adjust(args=["run"])
     validator = connect("99", "validator", events=1 << nri.VALIDATE_CONTAINER_ADJUSTMENT - 1)
     pod = ready_pod(node)
@@ -258,21 +263,21 @@ def test_a_validator_refuses(node: Runtime, connect: Connect, engine: FakeEngine
 
     answer = nri.ValidateContainerAdjustmentResponse(reject=True, reason="not here")
     validator.handlers["ValidateContainerAdjustment"] = lambda _: answer
-    with pytest.raises(FailedPrecondition, match=r"NRI plugin 99-validator refuses .*: not here"):
+    with pytest.raises(FailedPrecondition, match=r"NRI plugin 99-validator rejects .*: not here"):
         created(node, pod, "refused")
 
     validator.handlers["ValidateContainerAdjustment"] = lambda _: validator.close()
-    with pytest.raises(FailedPrecondition, match="99-validator has not answered whether the container is allowed"):
+    with pytest.raises(FailedPrecondition, match="99-validator did not validate the container"):
         created(node, pod, "unknown")
 
 
-def test_the_built_in_validator_refuses(rt: Runtime, tmp_path: Path, orders: Path) -> None:
+def test_the_built_in_validator_rejects_a_container(rt: Runtime, tmp_path: Path, orders: Path) -> None:
     changes = {"nri_default_validator": True, "nri_reject_sysctl_adjustment": True, "nri_required_plugins": ("sysctl",)}
     config = replace_config(rt, nri_socket_path=tmp_path / "nri.sock", nri_plugin_path=tmp_path, **changes)
     object.__setattr__(rt, "config", config)
     with served(rt) as node:
         pod = ready_pod(node)
-        with pytest.raises(FailedPrecondition, match="requires plugins that are not there"):
+        with pytest.raises(FailedPrecondition, match="requires plugins that are not registered"):
             created(node, pod)
         with connected(config.nri_socket_path, "10", "sysctl") as plugin:
             wait_until(node.nri.rows)
@@ -282,7 +287,9 @@ def test_the_built_in_validator_refuses(rt: Runtime, tmp_path: Path, orders: Pat
                 created(node, pod)
 
 
-def test_a_plugin_that_joins_meanwhile_changes_the_container(node: Runtime, engine: FakeEngine, orders: Path) -> None:
+def test_a_plugin_that_registers_during_a_create_changes_the_container(
+    node: Runtime, engine: FakeEngine, orders: Path
+) -> None:
     pod = ready_pod(node)
     release = threading.Event()
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""The events of pods and containers, as a real plugin hears of them."""
+"""The events of pods and containers that a real plugin receives."""
 
 import socket
 import threading
@@ -46,14 +46,14 @@ def refuse(_: object) -> None:
 
 
 def shown(node: Runtime) -> tuple[list[str], list[str]]:
-    """Ids of the pods and containers that clients see."""
+    """Return the ids of the pods and containers that clients see."""
     return (
         [pod.id for pod in list_pod_sandbox(node, filter=pb.PodSandboxFilter())],
         [container.id for container in list_containers(node, filter=pb.ContainerFilter())],
     )
 
 
-def test_a_life_is_told_in_order(node: Runtime, connect: Connect) -> None:
+def test_a_plugin_receives_the_events_of_a_life_in_order(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     container = running(node, pod, envs=[pb.KeyValue(key="A", value=b"1")], args=["sleep", "9"])
@@ -71,7 +71,7 @@ def test_a_life_is_told_in_order(node: Runtime, connect: Connect) -> None:
     assert heard["StopContainer"].container.state == nri.CONTAINER_STOPPED
 
 
-def test_a_pod_that_is_removed_at_once_ends_in_the_same_way(node: Runtime, connect: Connect) -> None:
+def test_removing_a_running_pod_sends_all_events_of_its_end(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     running(node, pod)
@@ -80,7 +80,7 @@ def test_a_pod_that_is_removed_at_once_ends_in_the_same_way(node: Runtime, conne
     assert plugin.methods()[5:] == ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"]
 
 
-def test_repeated_stops_and_removals_are_told_once(node: Runtime, connect: Connect) -> None:
+def test_repeated_stops_and_removals_send_one_event(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     container = running(node, pod)
@@ -94,7 +94,7 @@ def test_repeated_stops_and_removals_are_told_once(node: Runtime, connect: Conne
     assert sorted(plugin.methods()) == sorted(LIFE)
 
 
-def test_an_exit_is_told_without_a_call(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
+def test_an_exit_without_an_rpc_sends_stop_container(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
     plugin = connect()
     container = running(node, ready_pod(node))
     engine.exit_container(container, exit_code=3)
@@ -104,7 +104,7 @@ def test_an_exit_is_told_without_a_call(node: Runtime, connect: Connect, engine:
     assert plugin.methods()[-2:] == ["StopContainer", "RemoveContainer"]
 
 
-def test_a_removal_by_hand_is_told(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
+def test_an_external_removal_sends_remove_container(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
     plugin = connect()
     container = running(node, ready_pod(node))
     engine.remove_container(container)
@@ -113,7 +113,7 @@ def test_a_removal_by_hand_is_told(node: Runtime, connect: Connect, engine: Fake
     assert plugin.methods()[-2:] == ["StopContainer", "RemoveContainer"]
 
 
-def test_a_stopped_pod_makes_no_event_of_a_create(node: Runtime, connect: Connect) -> None:
+def test_a_create_in_a_stopped_pod_sends_no_event(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     stop_pod_sandbox(node, sandbox_id=pod)
@@ -122,7 +122,7 @@ def test_a_stopped_pod_makes_no_event_of_a_create(node: Runtime, connect: Connec
     assert "CreateContainer" not in plugin.methods()
 
 
-# What a plugin refuses
+# Refusals
 
 
 def test_a_pod_that_a_plugin_refuses_is_undone(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
@@ -151,7 +151,9 @@ def test_a_container_that_a_plugin_refuses_is_undone(node: Runtime, connect: Con
     created(node, pod)
 
 
-def test_a_start_that_a_plugin_refuses_does_not_happen(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
+def test_a_container_is_not_started_if_a_plugin_refuses_the_start(
+    node: Runtime, connect: Connect, engine: FakeEngine
+) -> None:
     plugin = connect()
     container = created(node, ready_pod(node))
     plugin.handlers["StartContainer"] = refuse
@@ -162,7 +164,9 @@ def test_a_start_that_a_plugin_refuses_does_not_happen(node: Runtime, connect: C
 
 
 @pytest.mark.parametrize("event", ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"])
-def test_nobody_keeps_a_pod_from_ending(node: Runtime, connect: Connect, engine: FakeEngine, event: str) -> None:
+def test_a_plugin_cannot_prevent_the_end_of_a_pod(
+    node: Runtime, connect: Connect, engine: FakeEngine, event: str
+) -> None:
     connect().handlers[event] = refuse
     pod = ready_pod(node)
     running(node, pod)
@@ -171,7 +175,7 @@ def test_nobody_keeps_a_pod_from_ending(node: Runtime, connect: Connect, engine:
 
 
 @pytest.mark.parametrize("event", ["PostCreateContainer", "PostStartContainer", "PostUpdateContainer"])
-def test_what_has_happened_is_not_undone(node: Runtime, connect: Connect, event: str) -> None:
+def test_an_error_about_a_past_event_undoes_nothing(node: Runtime, connect: Connect, event: str) -> None:
     connect().handlers[event] = refuse
     container = running(node, ready_pod(node))
     update_container_resources(node, container_id=container, linux=pb.LinuxContainerResources(cpu_shares=512))
@@ -188,7 +192,9 @@ def test_what_has_happened_is_not_undone(node: Runtime, connect: Connect, event:
         b"\0\0\0\1\0\0",
     ],
 )
-def test_a_plugin_that_breaks_the_protocol_costs_no_pod(node: Runtime, connect: Connect, garbage: bytes) -> None:
+def test_a_plugin_that_breaks_the_protocol_is_dropped_and_the_pod_runs(
+    node: Runtime, connect: Connect, garbage: bytes
+) -> None:
     plugin, other = connect("10", "broken"), connect("20", "other")
 
     def break_it(_: object) -> None:
@@ -202,11 +208,11 @@ def test_a_plugin_that_breaks_the_protocol_costs_no_pod(node: Runtime, connect: 
     wait_until(lambda: [row["name"] for row in node.nri.rows()] == ["20-other"])
 
 
-# Before plugins have been told
+# Before plugins have answered
 
 
 def hold(plugin: TestPlugin, event: str) -> tuple[threading.Event, threading.Event]:
-    """Have the plugin wait with its answer: what is set when it is asked, and what lets it go on."""
+    """Make the plugin delay its answer. Return two events: the call has come, and the plugin may answer."""
     asked, release = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:
@@ -217,7 +223,7 @@ def hold(plugin: TestPlugin, event: str) -> tuple[threading.Event, threading.Eve
     return asked, release
 
 
-def test_a_pod_is_shown_once_its_plugins_have_answered(node: Runtime, connect: Connect) -> None:
+def test_clients_see_a_pod_once_plugins_have_answered(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     asked, release = hold(plugin, "RunPodSandbox")
     with node.view.subscribe() as changes:
@@ -236,7 +242,7 @@ def test_a_pod_is_shown_once_its_plugins_have_answered(node: Runtime, connect: C
         assert wait_change(changes).kind == pb.CONTAINER_CREATED_EVENT
 
 
-def test_a_container_is_shown_once_its_plugins_have_answered(node: Runtime, connect: Connect) -> None:
+def test_clients_see_a_container_once_plugins_have_answered(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     asked, release = hold(plugin, "CreateContainer")
@@ -257,7 +263,7 @@ def test_a_container_is_shown_once_its_plugins_have_answered(node: Runtime, conn
         assert wait_change(changes).kind == pb.CONTAINER_CREATED_EVENT
 
 
-def test_what_is_made_during_a_synchronization_is_heard_of_once(node: Runtime, connect: Connect) -> None:
+def test_a_plugin_learns_once_of_a_container_created_while_it_registers(node: Runtime, connect: Connect) -> None:
     first = connect("05", "first")
     pod = ready_pod(node)
     asked, release = hold(first, "CreateContainer")
@@ -278,7 +284,9 @@ def test_what_is_made_during_a_synchronization_is_heard_of_once(node: Runtime, c
     assert seen == [container.id for container in node.view.containers()]
 
 
-def test_a_plugin_is_told_of_what_is_there(node: Runtime, connect: Connect, engine: FakeEngine) -> None:
+def test_synchronize_has_pods_and_containers_that_have_not_ended(
+    node: Runtime, connect: Connect, engine: FakeEngine
+) -> None:
     pod = ready_pod(node)
     made, runs, ended = created(node, pod, "made"), running(node, pod, "runs"), running(node, pod, "ended")
     engine.exit_container(ended)
@@ -304,7 +312,7 @@ def shares(value: int) -> nri.OptionalUInt64:
     return nri.OptionalUInt64(value=value)
 
 
-def test_a_plugin_changes_an_update(node: Runtime, connect: Connect) -> None:
+def test_a_plugin_adds_to_an_update(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     container = running(node, ready_pod(node))
 
@@ -322,7 +330,7 @@ def test_a_plugin_changes_an_update(node: Runtime, connect: Connect) -> None:
     assert plugin.wait_heard("PostUpdateContainer").container.linux.resources.cpu.cpus == "0"
 
 
-def test_an_answer_changes_other_containers(node: Runtime, connect: Connect) -> None:
+def test_an_answer_updates_other_containers(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     other = running(node, pod, "other")
@@ -337,7 +345,7 @@ def test_an_answer_changes_other_containers(node: Runtime, connect: Connect) -> 
     wait_until(lambda: node.view.container(other).host.cpu_shares == 88)
 
 
-def test_plugins_that_do_not_agree_keep_no_container_from_ending(node: Runtime, connect: Connect) -> None:
+def test_conflicting_updates_do_not_prevent_a_stop(node: Runtime, connect: Connect) -> None:
     pod = ready_pod(node)
     other, container = running(node, pod, "other"), running(node, pod)
     for index, value in (("10", 77), ("20", 88)):
@@ -348,7 +356,7 @@ def test_plugins_that_do_not_agree_keep_no_container_from_ending(node: Runtime, 
     wait_until(lambda: node.view.container(other).host.cpu_shares == 77)
 
 
-def test_an_update_of_nobody_fails_unless_it_may(node: Runtime, connect: Connect) -> None:
+def test_an_update_of_an_unknown_container_fails_unless_failures_are_ignored(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     change = nri.ContainerUpdate(container_id="nobody", linux=limits(shares=shares(7)))
@@ -359,7 +367,7 @@ def test_an_update_of_nobody_fails_unless_it_may(node: Runtime, connect: Connect
     created(node, pod)
 
 
-def test_a_plugin_updates_unasked(node: Runtime, connect: Connect) -> None:
+def test_a_plugin_requests_updates_without_an_event(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     container = running(node, ready_pod(node))
     failed = plugin.update(
@@ -372,7 +380,7 @@ def test_a_plugin_updates_unasked(node: Runtime, connect: Connect) -> None:
     assert "UpdateContainer" not in plugin.methods()
 
 
-def test_limits_of_the_create_alone_are_refused_in_an_update(node: Runtime, connect: Connect) -> None:
+def test_an_update_of_a_limit_fixed_at_create_fails(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     container = running(node, ready_pod(node))
     resources = nri.LinuxResources(memory=nri.LinuxMemory(swappiness=nri.OptionalUInt64(value=5)))
@@ -380,7 +388,7 @@ def test_limits_of_the_create_alone_are_refused_in_an_update(node: Runtime, conn
     assert len(plugin.update(update)) == 1
 
 
-def test_a_pods_new_resources_are_told(node: Runtime, connect: Connect) -> None:
+def test_new_resources_of_a_pod_send_events(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     resources = pb.LinuxContainerResources(cpu_shares=5)
@@ -394,7 +402,7 @@ def test_a_pods_new_resources_are_told(node: Runtime, connect: Connect) -> None:
         update_pod_sandbox_resources(node, request=request)
 
 
-def test_a_container_of_the_same_attempt_that_is_replaced_is_told(node: Runtime, connect: Connect) -> None:
+def test_replacing_a_container_of_the_same_attempt_sends_remove_container(node: Runtime, connect: Connect) -> None:
     plugin = connect()
     pod = ready_pod(node)
     first = created(node, pod)

@@ -25,11 +25,11 @@ REQUEST, RESPONSE = 1, 2
 SECONDS = 20.0
 
 Handler = Callable[[Any], object]
-"""What it returns is the answer if it is a message."""
+"""Takes the request. A returned message is the answer."""
 
 
 class Refused(Exception):
-    """The runtime, or this plugin, answers with an error."""
+    """The runtime or this plugin answers with an error."""
 
     def __init__(self, text: str, code: int = 2) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class TestPlugin:
     __test__ = False
 
     def __init__(self, opened: socket.socket, *, events: int = 0, only: set[str] | None = None) -> None:
-        """`only` are the methods that it has; the others are unimplemented, as in older plugins."""
+        """With `only`, the plugin implements these methods alone, like an older plugin."""
         self.socket = opened
         self.handlers: dict[str, Handler] = {}
         self.heard: list[tuple[str, Any]] = []
@@ -58,12 +58,12 @@ class TestPlugin:
         threading.Thread(target=self._read, daemon=True).start()
 
     def register(self, index: str, name: str) -> None:
-        """Register under this name."""
+        """Register with the runtime."""
         request = nri.RegisterPluginRequest(plugin_name=name, plugin_idx=index, NRI_version="0.12.1")
         self.call("RegisterPlugin", request)
 
     def update(self, *updates: nri.ContainerUpdate) -> list[nri.ContainerUpdate]:
-        """Ask for updates, unasked; return those that failed."""
+        """Request updates without an event; return the failed updates."""
         answer = self.call("UpdateContainers", nri.UpdateContainersRequest(update=updates))
         return list(nri.UpdateContainersResponse.FromString(answer).failed)
 
@@ -79,7 +79,7 @@ class TestPlugin:
         return answer.payload
 
     def send(self, connection: int, kind: int, content: bytes, *, stream: int, frame: int = 1 << 20) -> None:
-        """Send one message in frames of at most so many bytes."""
+        """Send a message in frames of at most `frame` bytes."""
         whole = struct.pack(">IIBB", len(content), stream, kind, 0) + content
         with self._sending:
             for at in range(0, len(whole), frame):
@@ -87,11 +87,11 @@ class TestPlugin:
                 self.socket.sendall(struct.pack(">II", connection, len(piece)) + piece)
 
     def methods(self) -> list[str]:
-        """What it was called with, without the beginning."""
+        """Return the methods of all calls, without Configure and Synchronize."""
         return [method for method, _ in list(self.heard) if method not in {"Configure", "Synchronize"}]
 
     def wait_heard(self, method: str, count: int = 1) -> Any:
-        """Return the request of the nth call of a method, once it has come."""
+        """Wait for the nth call of a method and return its request."""
 
         def found() -> list[Any]:
             return [request for name, request in self.heard if name == method]
@@ -101,7 +101,7 @@ class TestPlugin:
             return found()[count - 1]
 
     def close(self) -> None:
-        with suppress(OSError):  # the runtime has been faster
+        with suppress(OSError):  # the runtime has closed it already
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
@@ -170,7 +170,7 @@ class TestPlugin:
 
 
 def kinds(method: str) -> tuple[type[Message], type[Message]]:
-    """Return the messages of a method of the plugin's."""
+    """Return the request and response types of a plugin's method."""
     match method:
         case "Shutdown":
             return nri.Empty, nri.Empty
@@ -182,7 +182,7 @@ def kinds(method: str) -> tuple[type[Message], type[Message]]:
 
 @contextmanager
 def arriving(path: Path, **fields: Any) -> Iterator[TestPlugin]:
-    """A plugin that is connected to a socket inside the block, and has not said anything."""
+    """A plugin that is connected but not registered, inside the block."""
     opened = socket.socket(socket.AF_UNIX)
     opened.connect(str(path))
     plugin = TestPlugin(opened, **fields)
@@ -202,7 +202,7 @@ def connected(path: Path, index: str, name: str, **fields: Any) -> Iterator[Test
 
 
 def main() -> None:
-    """Be a plugin that is installed: write each call to the file that the configuration names."""
+    """Run as an installed plugin, which writes each call to the file that its configuration names."""
     plugin = TestPlugin(socket.socket(fileno=int(os.environ["NRI_PLUGIN_SOCKET"])))
     plugin.register(os.environ["NRI_PLUGIN_IDX"], os.environ["NRI_PLUGIN_NAME"])
     log = Path(plugin.wait_heard("Configure").config.strip())

@@ -9,7 +9,7 @@ import pytest
 from shim.api.nri import nri_pb2 as nri
 from shim.base import deadline
 from shim.domain.errors import Cancelled, FailedPrecondition
-from shim.nri.connection import MAX_WAITING, Connection, Gone, NotServed, PluginFailed, Slow
+from shim.nri.connection import MAX_WAITING, Connection, Disconnected, NoAnswer, PluginFailed, UnknownMethod
 from tests.nri.plugin import TO_PLUGIN, TO_RUNTIME, Refused, TestPlugin
 from tests.waits import wait_until
 
@@ -43,7 +43,7 @@ class Ends:
             case "Fail":
                 raise FailedPrecondition("not now")
             case _:
-                raise NotServed
+                raise UnknownMethod
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_call_is_answered(ends: Ends) -> None:
     assert call(ends).events == 1
 
 
-def test_calls_side_by_side_get_their_own_answers(ends: Ends) -> None:
+def test_concurrent_calls_get_their_own_replies(ends: Ends) -> None:
     plugin = ends.plugin()
     both = threading.Barrier(2, timeout=LONG)
 
@@ -100,13 +100,13 @@ def test_an_error_of_the_plugin_is_raised_with_its_code(ends: Ends) -> None:
     assert len(str(raised.value)) <= 1024
 
 
-def test_a_plugin_that_does_not_answer_is_slow(ends: Ends) -> None:
+def test_a_call_without_a_reply_fails_after_its_timeout(ends: Ends) -> None:
     ends.plugin().handlers["Configure"] = lambda _: ends.release.wait(LONG)
-    with pytest.raises(Slow, match=r"Configure: no answer within 0\.1 s"):
+    with pytest.raises(NoAnswer, match=r"Configure: no answer within 0\.1 s"):
         call(ends, seconds=0.1)
 
 
-def test_a_call_ends_with_its_client(ends: Ends) -> None:
+def test_a_cancelled_call_ends(ends: Ends) -> None:
     ends.plugin().handlers["Configure"] = lambda _: ends.release.wait(LONG)
     with deadline.entered(deadline.Scope()) as scope:
         threading.Timer(0.05, scope.cancel).start()
@@ -115,27 +115,27 @@ def test_a_call_ends_with_its_client(ends: Ends) -> None:
     assert not ends.connection.ended
 
 
-def test_a_call_ends_with_the_connection(ends: Ends) -> None:
+def test_the_end_of_the_connection_ends_a_call(ends: Ends) -> None:
     plugin = ends.plugin()
     plugin.handlers["Configure"] = lambda _: plugin.socket.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(Gone, match="Configure: the plugin has closed its connection"):
+    with pytest.raises(Disconnected, match="Configure: the plugin has closed its connection"):
         call(ends)
     assert ends.reasons == ["the plugin has closed its connection"]
 
 
-def test_an_answer_that_is_none_ends_the_connection(ends: Ends) -> None:
+def test_a_malformed_reply_ends_the_connection(ends: Ends) -> None:
     def answer() -> None:
         ends.theirs.recv(1 << 16)
-        plain = b"\x12\x02\xff\xff"  # a payload that is no message
+        plain = b"\x12\x02\xff\xff"  # the payload is not a message
         ends.theirs.sendall(struct.pack(">IIIIBB", TO_PLUGIN, 10 + len(plain), len(plain), 1, 2, 0) + plain)
 
     threading.Thread(target=answer).start()
-    with pytest.raises(Gone, match="is no ConfigureResponse"):
+    with pytest.raises(Disconnected, match="is not a valid ConfigureResponse"):
         call(ends)
     assert ends.connection.ended
 
 
-def test_answers_that_nobody_waits_for_are_dropped(ends: Ends) -> None:
+def test_unexpected_replies_are_dropped(ends: Ends) -> None:
     plugin = ends.plugin()
     for stream in (2, 99, 1001):
         plugin.send(TO_PLUGIN, 2, b"", stream=stream)
@@ -143,7 +143,7 @@ def test_answers_that_nobody_waits_for_are_dropped(ends: Ends) -> None:
     assert call(ends).events == 5
 
 
-def test_calls_of_the_plugin_are_answered_while_it_is_called(ends: Ends) -> None:
+def test_calls_of_the_plugin_are_served_during_a_call_to_it(ends: Ends) -> None:
     plugin = ends.plugin()
 
     def configure(_: object) -> nri.ConfigureResponse:
@@ -156,7 +156,7 @@ def test_calls_of_the_plugin_are_answered_while_it_is_called(ends: Ends) -> None
 
 
 @pytest.mark.parametrize(("method", "code"), [("Fail", 2), ("Unknown", 12)])
-def test_a_call_that_fails_is_an_answer(ends: Ends, method: str, code: int) -> None:
+def test_an_error_of_the_server_is_sent_to_the_plugin(ends: Ends, method: str, code: int) -> None:
     with pytest.raises(Refused) as raised:
         ends.plugin().call(method, nri.Empty())
     assert raised.value.code == code
@@ -168,7 +168,7 @@ def test_calls_of_another_service_are_not_served(ends: Ends) -> None:
     assert raised.value.code == 12
 
 
-def test_so_many_calls_of_a_plugin_wait_and_no_more(ends: Ends) -> None:
+def test_calls_of_a_plugin_beyond_the_queue_are_refused(ends: Ends) -> None:
     plugin = ends.plugin()
     request = b"\n\x1cnri.pkg.api.v1alpha1.Runtime\x12\x04Wait"
     plugin.send(TO_RUNTIME, 1, request, stream=1)
@@ -183,23 +183,23 @@ def test_so_many_calls_of_a_plugin_wait_and_no_more(ends: Ends) -> None:
     wait_until(lambda: len(ends.served) == MAX_WAITING + 1)
 
 
-def test_a_plugin_that_takes_no_bytes_is_slow_and_loses_its_connection(ends: Ends) -> None:
+def test_a_plugin_that_reads_nothing_fails_a_call(ends: Ends) -> None:
     request = nri.ConfigureRequest(config="x" * (3 << 20))
-    with pytest.raises(Slow, match="takes no more bytes"):
+    with pytest.raises(NoAnswer, match="reads no more bytes"):
         ends.connection.call("Configure", request, nri.ConfigureResponse, seconds=0.2)
 
 
-def test_a_plugin_that_floods_and_reads_nothing_loses_its_connection(ends: Ends) -> None:
+def test_a_plugin_that_sends_calls_and_reads_nothing_loses_its_connection(ends: Ends) -> None:
     request = b"\n\x1cnri.pkg.api.v1alpha1.Runtime\x12\x04Echo\x1a\x80\x80\x04" + b"x" * (1 << 16)
     message = struct.pack(">IIBB", len(request), 1, 1, 0) + request
     frame = struct.pack(">II", TO_RUNTIME, len(message)) + message
     with suppress(OSError):
         for _ in range(10_000):
             ends.theirs.sendall(frame)
-    assert ends.reasons == ["the plugin takes no more bytes"]
+    assert ends.reasons == ["the plugin reads no more bytes"]
 
 
-def test_what_is_too_large_is_not_sent(ends: Ends) -> None:
+def test_a_request_that_is_too_long_is_not_sent(ends: Ends) -> None:
     request = nri.ConfigureRequest(config="x" * (5 << 20))
     with pytest.raises(PluginFailed, match="at most"):
         ends.connection.call("Configure", request, nri.ConfigureResponse, seconds=LONG)

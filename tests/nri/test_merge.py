@@ -84,7 +84,7 @@ def test_later_plugins_see_what_earlier_ones_have_changed() -> None:
         ),
     ],
 )
-def test_two_plugins_on_one_field_is_an_error_that_names_both(change: nri.CreateContainerResponse, field: str) -> None:
+def test_a_conflict_is_an_error_that_names_both_plugins(change: nri.CreateContainerResponse, field: str) -> None:
     merged = container()
     merged.add(change, plugin=FIRST)
 
@@ -92,7 +92,7 @@ def test_two_plugins_on_one_field_is_an_error_that_names_both(change: nri.Create
         merged.add(change, plugin=SECOND)
 
 
-def test_what_a_plugin_has_removed_it_may_set_anew() -> None:
+def test_a_plugin_may_replace_a_value_by_removing_it_first() -> None:
     merged = container(env=["A=1", "B=2"])
     merged.add(answer(env=[env("A", "first"), env("C", "first")], args=["first"]), plugin=FIRST)
 
@@ -104,7 +104,7 @@ def test_what_a_plugin_has_removed_it_may_set_anew() -> None:
     assert merged.owners.of("c", Field.Env) == {"A": SECOND}
 
 
-def test_what_the_container_had_itself_is_removed_too() -> None:
+def test_values_of_the_container_itself_are_removed_too() -> None:
     merged = container(mounts=[mount("/a")], env=["A=1"], annotations={"x": "1"})
 
     merged.add(answer(mounts=[mount("-/a")], env=[env("-A")], annotations={"-x": ""}), plugin=FIRST)
@@ -117,7 +117,7 @@ def test_what_the_container_had_itself_is_removed_too() -> None:
     assert dict(merged.adjust.annotations) == {"-x": ""}
 
 
-def test_hooks_and_rules_for_devices_of_all_plugins_are_kept() -> None:
+def test_hooks_and_device_rules_of_all_plugins_are_kept() -> None:
     merged = container()
     for plugin in (FIRST, SECOND):
         hooks = nri.Hooks(create_runtime=[nri.Hook(path=f"/bin/{plugin}")])
@@ -141,7 +141,7 @@ def test_an_empty_answer_changes_nothing() -> None:
     assert not merged.adjust.ListFields()
 
 
-def test_rdt_of_another_plugin_can_be_removed() -> None:
+def test_a_plugin_can_remove_the_rdt_settings_of_another() -> None:
     merged = container()
     merged.add(linux(rdt=nri.LinuxRdt(clos_id=nri.OptionalString(value="gold"))), plugin=FIRST)
 
@@ -151,7 +151,7 @@ def test_rdt_of_another_plugin_can_be_removed() -> None:
     assert merged.adjust.linux.rdt.remove
 
 
-def test_a_container_is_not_updated_while_it_is_created() -> None:
+def test_an_update_of_the_container_in_its_own_create_is_an_error() -> None:
     update = nri.CreateContainerResponse(update=[nri.ContainerUpdate(container_id="c")])
     with pytest.raises(FailedPrecondition, match=f'plugin "{FIRST}" asked for an update of container c'):
         container().add(update, plugin=FIRST)
@@ -176,7 +176,7 @@ def test_updates_of_one_container_are_merged() -> None:
     assert [merged[name].ignore_failure for name in "ab"] == [False, True]
 
 
-def test_a_clash_of_updates_is_an_error_unless_the_second_may_fail() -> None:
+def test_conflicting_updates_are_an_error_unless_the_second_may_fail() -> None:
     updates = Updates()
     updates.add([shares("a", 5)], plugin=FIRST)
 

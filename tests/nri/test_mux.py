@@ -2,11 +2,11 @@ import struct
 
 import pytest
 
-from shim.nri.mux import FRAME_LIMIT, PLUGIN, RUNTIME, Broken, Demultiplexer, frames
+from shim.nri.mux import FRAME_LIMIT, PLUGIN, RUNTIME, Demultiplexer, ProtocolError, frames
 
 
 def taken(data: bytes, *, cuts: int) -> list[tuple[int, bytes]]:
-    """What comes of the bytes, given in pieces, with neighbours of one connection put together."""
+    """Demultiplex `data` in pieces of `cuts` bytes; join consecutive pieces of a connection."""
     demultiplexer, found = Demultiplexer(), list[tuple[int, bytes]]()
     for at in range(0, len(data), cuts):
         for connection, piece in demultiplexer.receive(memoryview(data[at : at + cuts])):
@@ -18,22 +18,22 @@ def taken(data: bytes, *, cuts: int) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("cuts", [1, 3, 8, 9, 100])
-def test_frames_are_taken_apart_wherever_they_are_cut(cuts: int) -> None:
+def test_frames_are_split_at_any_boundary_of_reads(cuts: int) -> None:
     data = struct.pack(">II", 1, 3) + b"abc" + struct.pack(">II", 7, 0) + struct.pack(">II", 2, 1) + b"d"
 
     assert taken(data, cuts=cuts) == [(1, b"abc"), (2, b"d")]
 
 
-def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
+def test_a_frame_that_is_too_long_is_refused_by_its_header() -> None:
     demultiplexer = Demultiplexer()
     assert list(demultiplexer.receive(memoryview(struct.pack(">II", 1, FRAME_LIMIT)))) == []
 
-    with pytest.raises(Broken, match=f"at most {FRAME_LIMIT}"):
+    with pytest.raises(ProtocolError, match=f"at most {FRAME_LIMIT}"):
         list(Demultiplexer().receive(memoryview(struct.pack(">II", 1, FRAME_LIMIT + 1))))
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 1 << 20])
-def test_a_message_is_in_two_frames_at_most_and_the_first_fits_a_readers_buffer(size: int) -> None:
+def test_a_message_has_at_most_two_frames_and_the_first_fits_a_readers_buffer(size: int) -> None:
     data = frames(RUNTIME, b"x" * size)
 
     sizes = []
@@ -47,5 +47,5 @@ def test_a_message_is_in_two_frames_at_most_and_the_first_fits_a_readers_buffer(
     assert all(length <= 4096 for length in sizes[:1])
 
 
-def test_connections_are_told_apart() -> None:
+def test_interleaved_connections_are_separated() -> None:
     assert taken(frames(PLUGIN, b"ab") + frames(RUNTIME, b"cd"), cuts=5) == [(PLUGIN, b"ab"), (RUNTIME, b"cd")]

@@ -6,7 +6,7 @@ from shim.nri.ttrpc import MESSAGE_LIMIT, REQUEST, Message, Messages, TooLong, e
 
 
 @pytest.mark.parametrize("cuts", [1, 9, 10, 11, 1000])
-def test_messages_are_put_together_wherever_they_are_cut(cuts: int) -> None:
+def test_messages_are_assembled_at_any_boundary_of_reads(cuts: int) -> None:
     sent = [Message(1, REQUEST, b""), Message(3, 2, b"hello"), Message(5, REQUEST, b"x" * 300)]
     data = b"".join(map(encode, sent))
     messages = Messages()
@@ -24,7 +24,7 @@ def test_a_message_that_is_too_long_is_refused_by_its_header() -> None:
         list(Messages().receive(memoryview(struct.pack(">IIBB", MESSAGE_LIMIT + 1, 1, 1, 0))))
 
 
-def test_no_longer_one_is_sent() -> None:
+def test_a_message_that_is_too_long_is_not_encoded() -> None:
     encode(Message(1, REQUEST, b"x" * MESSAGE_LIMIT))
     with pytest.raises(TooLong):
         encode(Message(1, REQUEST, b"x" * (MESSAGE_LIMIT + 1)))

@@ -34,7 +34,7 @@ def check(
         ("reject_sysctl_adjustment", Field.Sysctl),
     ],
 )
-def test_what_is_refused_is_refused_by_plugin(rule: str, field: Field) -> None:
+def test_a_forbidden_change_is_refused_and_names_its_plugin(rule: str, field: Field) -> None:
     with pytest.raises(FailedPrecondition, match='"10-bad" did'):
         check(with_rule(rule), changed=field)
     check(with_rule(rule))
@@ -49,7 +49,7 @@ def test_what_is_refused_is_refused_by_plugin(rule: str, field: Field) -> None:
         ("reject_custom_seccomp_adjustment", Profile.LOCALHOST),
     ],
 )
-def test_seccomp_is_refused_by_the_profile_it_takes_the_place_of(rule: str, kind: "Profile.ProfileType") -> None:
+def test_the_seccomp_rule_depends_on_the_replaced_profile(rule: str, kind: "Profile.ProfileType") -> None:
     kinds: list[Any] = Profile.ProfileType.values()
     for of_container in kinds:
         profile = Profile(profile_type=of_container)
@@ -65,9 +65,9 @@ def test_a_container_without_a_profile_is_unconfined() -> None:
         check(Rules(reject_unconfined_seccomp_adjustment=True), changed=Field.SeccompPolicy)
 
 
-def test_required_plugins_must_be_there() -> None:
+def test_required_plugins_must_be_registered() -> None:
     check(Rules(required_plugins=("logger",)))
-    with pytest.raises(FailedPrecondition, match=r'plugins that are not there: "balloons"$'):
+    with pytest.raises(FailedPrecondition, match=r'plugins that are not registered: "balloons"$'):
         check(Rules(required_plugins=("logger", "balloons")))
 
 
@@ -81,7 +81,7 @@ def test_a_pod_can_require_plugins_itself(key: str) -> None:
         check(Rules(), annotations={key: "[logger, balloons]"})
 
 
-def test_a_pod_can_do_without_where_that_is_allowed() -> None:
+def test_an_annotation_tolerates_missing_plugins() -> None:
     rules = Rules(required_plugins=("balloons",), tolerate_missing_plugins_annotation="tolerate.example")
     check(rules, annotations={"tolerate.example": "true"})
     with pytest.raises(FailedPrecondition):
@@ -94,11 +94,11 @@ def test_a_pod_can_do_without_where_that_is_allowed() -> None:
     ("text", "names"),
     [("", []), ("[]", []), ('["a", b]', ["a", "b"]), ("- a\n- 'b'\n", ["a", "b"]), (" [a] ", ["a"])],
 )
-def test_a_list_of_names_is_read(text: str, names: list[str]) -> None:
+def test_a_yaml_list_of_names_is_parsed(text: str, names: list[str]) -> None:
     assert names_in(text) == names
 
 
 @pytest.mark.parametrize("text", ["a", "{a: b}", "- a\nb", "1"])
-def test_what_is_no_list_is_refused(text: str) -> None:
-    with pytest.raises(FailedPrecondition, match="is no list of names"):
+def test_other_text_than_a_list_is_refused(text: str) -> None:
+    with pytest.raises(FailedPrecondition, match="is not a list of names"):
         names_in(text)

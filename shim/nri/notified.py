@@ -1,31 +1,31 @@
-"""What plugins have been told, so that nothing is told twice. Guarded by `Plugins.turn`."""
+"""The events that plugins have received, so that no event is sent twice. Guarded by `Plugins.turn`."""
 
 from collections.abc import Iterable
 
 
-class Told:
-    """The containers that run, and what has been removed, as far as plugins know."""
+class Notified:
+    """The running containers and the removed objects that plugins know of."""
 
     def __init__(self) -> None:
         self._running: set[str] = set()
         self._removed: set[str] = set()
 
     def reset(self, *, running: Iterable[str]) -> None:
-        """Begin anew with the first plugin, which is told that these containers run."""
+        """Start again with the first plugin, which learns that these containers run."""
         self._running = set(running)
         self._removed.clear()
 
-    def started(self, container_id: str) -> None:
+    def note_started(self, container_id: str) -> None:
         """Record the start of a container."""
         self._running.add(container_id)
 
-    def stopped(self, container_id: str) -> bool:
+    def note_stopped(self, container_id: str) -> bool:
         """Record the end of a container; return whether it was running."""
         was_running = container_id in self._running
         self._running.discard(container_id)
         return was_running
 
-    def removed(self, object_id: str) -> bool:
+    def note_removed(self, object_id: str) -> bool:
         """Record the removal of a container or pod sandbox; return whether that is new."""
         is_new = object_id not in self._removed
         self._removed.add(object_id)
@@ -36,9 +36,9 @@ class Told:
         return object_id in self._removed
 
     def forget(self, object_id: str) -> None:
-        """Forget a removal: the object is gone, or is there all the same."""
+        """Forget a removal, because the object is gone, or exists after all."""
         self._removed.discard(object_id)
 
     def running(self) -> frozenset[str]:
-        """Return the containers that run."""
+        """Return the running containers."""
         return frozenset(self._running)

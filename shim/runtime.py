@@ -20,8 +20,8 @@ from shim.cgroup.places import this_machines_mounts
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.network import Plugins
-from shim.cni.networks import Networks
+from shim.cni.network_source import NetworkSource
+from shim.cni.plugins import Plugins
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
 from shim.domain.ids import ContainerId, ImageId, SandboxId
@@ -112,7 +112,7 @@ class Locks:
 class Cni:
     """What gives pods their network."""
 
-    networks: Networks
+    networks: NetworkSource
     """Which CNI configuration new pods get."""
     plugins: Plugins
     """Runs CNI plugins."""

@@ -13,7 +13,7 @@ from shim.base.deferred_checks import DeferredChecks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.network import Plugins
+from shim.cni.plugins import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts

@@ -21,7 +21,7 @@ from integration.node.isolation import HOME, Node, this_node
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import BURST_BITS, INTERFACE, capability_args, cni_args
 from shim.cni.conf import parse_network
-from shim.cni.network import Attachment, Plugins
+from shim.cni.plugins import Attachment, Plugins
 from shim.cni.template import render
 
 _TEMPLATE = Path(__file__).parents[2] / "cni_conf_examples" / "kubenet.conflist.template"

@@ -6,7 +6,7 @@ import pytest
 
 from integration.conftest import NodeDirs
 from integration.node.netns import Netns, new_netns
-from shim.cni.network import Plugins
+from shim.cni.plugins import Plugins
 
 HOST_ADDRESSES = ("192.168.10.2/24", "fd00:192:168::2/64")
 

@@ -15,8 +15,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.cache import cached_attachments
 from shim.cni.conf import NetworkConfig, choose, parse_network, read_directory
-from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError
+from shim.cni.plugins import Attachment, Plugins
 from shim.cni.result import pod_ips, result_from_json
 
 EXAMPLES = Path(__file__).parents[2] / "cni_conf_examples"

@@ -13,10 +13,10 @@ from integration.node.isolation import Node
 from integration.node.netns import Netns
 from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.conf import SUPPORTED_VERSIONS, NetworkConfig, parse_network
-from shim.cni.network import Attachment, Plugins, knows_check
 from shim.cni.plugin import JsonObject, PluginError
+from shim.cni.plugin_status import PluginVersions, ask_status
+from shim.cni.plugins import Attachment, Plugins, knows_check
 from shim.cni.result import pod_ips, result_from_json
-from shim.cni.status import PluginVersions, ask_status
 
 NEWEST = {"older": "0.4.0", "stable": "1.0.0", "newer": "1.1.0"}
 """The newest version that the plugins of each release know."""

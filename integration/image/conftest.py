@@ -15,7 +15,7 @@ from integration.node.registry_proxy import Proxy
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.network import Plugins
+from shim.cni.plugins import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.client import DockerEngine

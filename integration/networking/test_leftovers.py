@@ -24,7 +24,7 @@ from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
-from shim.cni.network import Attachment, Plugins
+from shim.cni.plugins import Attachment, Plugins
 from shim.netns.pin import is_pinned
 
 LINK, NETWORK = "left0", "left"

@@ -15,7 +15,7 @@ from integration.node.isolation import Node
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
-from shim.cni.network import Attachment, Plugins
+from shim.cni.plugins import Attachment, Plugins
 from shim.cni.template import FILE
 from shim.sandbox import legacy
 

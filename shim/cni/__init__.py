@@ -1,1 +1,1 @@
-"""Pod networks by CNI: which configuration is in force, and how its plugins are run."""
+"""Pod networks by CNI: the configuration in force, and runs of its plugins."""

@@ -1,4 +1,4 @@
-"""What CNI plugins get to know about a pod: CNI_ARGS and capability arguments. Pure.
+"""The arguments about a pod for CNI plugins: CNI_ARGS and capability arguments. Pure.
 
 Sources: the CNI conventions (dynamic plugin fields), and the Kubernetes annotations for bandwidth.
 """
@@ -13,14 +13,14 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument
 
 INTERFACE = "eth0"
-"""The interface of a pod in its pod network (CNI_IFNAME), as with every other runtime."""
+"""The pod's interface in the pod network (CNI_IFNAME), named as by every other runtime."""
 
 INGRESS_BANDWIDTH = "kubernetes.io/ingress-bandwidth"
 EGRESS_BANDWIDTH = "kubernetes.io/egress-bandwidth"
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 
 BURST_BITS = 2**31 - 1
-"""Burst of a shaped pod in bits, the plugin's unit. Kubernetes has no annotation for it; every runtime sends this."""
+"""Burst of a shaped pod in bits, the plugin's unit. Kubernetes has no annotation for it; all runtimes use this."""
 
 MIN_BANDWIDTH, MAX_BANDWIDTH = Decimal(10**3), Decimal(10**15)
 """Bits per second that Kubernetes accepts: 1k to 1P."""
@@ -37,7 +37,7 @@ _FACTORS = (
 
 
 def cni_args(metadata: pb.PodSandboxMetadata, *, sandbox_id: str) -> list[tuple[str, str]]:
-    """Name the pod to plugins. IgnoreUnknown comes first: it makes plugins accept keys they do not know."""
+    """Return CNI_ARGS, which identify the pod. IgnoreUnknown comes first: it makes plugins accept unknown keys."""
     return [
         ("IgnoreUnknown", "1"),
         ("K8S_POD_NAMESPACE", metadata.namespace),
@@ -48,9 +48,10 @@ def cni_args(metadata: pb.PodSandboxMetadata, *, sandbox_id: str) -> list[tuple[
 
 
 def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -> dict[str, Any]:
-    """Collect the capability arguments of a pod; empty ones are left out.
+    """Return the capability arguments of a pod, without empty arguments.
 
-    `pod_ranges`: the node's, such as `10.244.1.0/24`, or none. InvalidArgument names the annotation.
+    `pod_ranges` are the node's pod address ranges, such as `10.244.1.0/24`. Raise InvalidArgument for a malformed
+    annotation.
     """
     arguments: dict[str, Any] = {
         "portMappings": port_mappings(config.port_mappings),
@@ -64,10 +65,10 @@ def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -
 
 
 def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
-    """Return the host ports of a pod; a mapping without host port only documents a container port and is skipped.
+    """Return the host ports of a pod, without mappings that have no host port: they only document a container port.
 
-    Of several that only spell their address in other ways, which the API server takes for different ones, one is given:
-    the first, but for all addresses that of no text, which is for both families.
+    The API server accepts mappings that differ only in the spelling of the same host address. Return the first of them;
+    for the unspecified address the mapping without an address, if there is one, because it is for both families.
     """
     given: dict[tuple[object, ...], pb.PortMapping] = {}
     for mapping in mappings:
@@ -80,7 +81,7 @@ def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
 
 
 def host_address(host_ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the host address that a port mapping is for; nothing stands for all. Raise ValueError for no address."""
+    """Parse the host address of a port mapping; empty text means all addresses. Raise ValueError."""
     return ipaddress.ip_address(host_ip or "0.0.0.0")
 
 
@@ -94,7 +95,7 @@ def _port_mapping(mapping: pb.PortMapping) -> dict[str, Any]:
 
 
 def bandwidth(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Return the traffic limits in bits per second, seen from the pod; empty without the annotations."""
+    """Return the pod's traffic limits in bits per second; an empty object without the annotations."""
     limits: dict[str, int] = {}
     for key, direction in ((INGRESS_BANDWIDTH, "ingress"), (EGRESS_BANDWIDTH, "egress")):
         if key in annotations:
@@ -104,7 +105,7 @@ def bandwidth(annotations: Mapping[str, str]) -> dict[str, int]:
 
 
 def _bits_per_second(text: str, *, key: str) -> int:
-    """Read a Kubernetes Quantity; a fraction of a bit is rounded up, as there."""
+    """Parse a Kubernetes Quantity. Like Kubernetes, round a fraction of a bit up."""
     match = _QUANTITY.match(text)
     if match is None:
         raise InvalidArgument(f"annotation {key}: {text[:60]!r} is not a quantity")
@@ -116,7 +117,7 @@ def _bits_per_second(text: str, *, key: str) -> int:
 
 
 def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
-    """Return the resolver settings of the pod; empty when it brings none."""
+    """Return the resolver settings of the pod; an empty object if it has none."""
     lists = {
         "servers": list(config.servers),
         "searches": list(config.searches),
@@ -126,7 +127,7 @@ def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
 
 
 def ip_ranges(pod_ranges: Iterable[str]) -> list[list[dict[str, str]]]:
-    """Return one range set per family: a plugin assigns one address from each set."""
+    """Return a range set for each address family: a plugin assigns an address from each set."""
     sets: dict[int, list[dict[str, str]]] = {}
     for text in pod_ranges:
         sets.setdefault(ipaddress.ip_network(text).version, []).append({"subnet": text})

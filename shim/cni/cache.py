@@ -1,8 +1,9 @@
 """The CNI result cache, in the format of the CNI reference library, which other tools read.
 
-One file per attachment, `<cache>/results/<network>-<container id>-<interface>`, written before ADD, again with its
-result, and removed after a successful DEL. The shim itself relies on its checkpoint; the cache stands in where that was
-lost. Entries of this server name it, in a key that other tools skip: only those are cleaned up without a pod.
+Each attachment has a file `<cache>/results/<network>-<container id>-<interface>`. It is written before ADD, written
+again with the result, and removed after a successful DEL. The server itself relies on its checkpoint, and on the cache
+only if the checkpoint is lost. Entries of this server name their owner in a key that other tools skip; only such
+entries are cleaned up without a pod.
 """
 
 import itertools
@@ -23,40 +24,40 @@ from shim.domain.errors import ShimError, reason_of
 
 KIND = "cniCacheV1"
 FILE_LIMIT = 4 << 20
-"""Most bytes of one file: a configuration, in base64, and a result."""
+"""Most bytes of a file, which holds a configuration in base64 and a result."""
 MAX_ORPHANS = 1000
-"""Most attachments without a pod that are cleaned up in one round; the others follow in the next."""
+"""Most attachments without a pod that a round cleans up; later rounds clean up the rest."""
 
 _NAME = re.compile(r".+-([0-9a-f]{64})-[^-]+\Z")
-"""File name of an attachment of a Docker container; the group is its id."""
+"""File name of an attachment of a Docker container; the group is the container id."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server made an attachment, and for what."""
+    """The server and the pod of an attachment."""
 
     docker: str
-    """Setting `docker_endpoint` of the server: its pods are on that Engine."""
+    """Setting `docker_endpoint` of the server, whose pods are on that Engine."""
     sandbox: str
-    """Name of the pod sandbox, the key of its lock."""
+    """Name of the pod sandbox, which is the key of its lock."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an ADD was, or will be, run with: the DEL must be given the same."""
+    """The parameters of an ADD. The DEL must get the same parameters."""
 
     conflist: JsonObject
     """`NetworkConfig.conflist`."""
     container_id: str
     """Id of the pod sandbox."""
     netns: str
-    """Path of the pinned network namespace; may be empty in a DEL."""
+    """Path of the pinned network namespace; may be empty for a DEL."""
     ifname: str
     """The interface in the pod."""
     args: list[tuple[str, str]] = []
     """CNI_ARGS in order."""
     capabilities: dict[str, Any] = {}
-    """Capability arguments by name; each plugin gets those it declares."""
+    """Capability arguments by name; each plugin gets the arguments it declares."""
     result: JsonObject | None = None
-    """Final result of the ADD, as the last plugin printed it."""
+    """Final result of the ADD, as printed by the last plugin."""
     owner: Owner | None = None
     """None for attachments of other runtimes."""
 
@@ -67,11 +68,11 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One file of the cache."""
+    """The content of a file."""
 
     kind: str
     container_id: str
-    config: bytes  # base64 in JSON, there as here
+    config: bytes  # base64 in JSON, as in the reference library
     if_name: str
     network_name: str
     netns: str = ""
@@ -82,9 +83,9 @@ class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject | None) -> None:
-    """Record a finished ADD, or without result one that is about to begin.
+    """Record a finished ADD with its result, or an ADD that is about to begin without a result.
 
-    ShimError or ResourceExhausted when the disk does not take it.
+    Raise ShimError or ResourceExhausted if the file cannot be written.
     """
     entry = _Entry(
         kind=KIND,
@@ -105,37 +106,38 @@ def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject 
 
 
 def remove_cached(cache_dir: Path, attachment: Attachment) -> None:
-    """Forget an attachment after its DEL; gone is fine. ShimError when it cannot be removed."""
+    """Remove the entry of an attachment, if it exists. Raise ShimError."""
     path = _path(cache_dir, attachment)
     with failing_as(f"remove cni result cache {path}"):
         path.unlink(missing_ok=True)
 
 
 def cached_result(cache_dir: Path, attachment: Attachment) -> JsonObject | None:
-    """Find the result of an ADD that only the cache has: a crash came before the checkpoint."""
+    """Return the result of an ADD, if the cache has it. After a crash the checkpoint may lack it."""
     entry = _read(_path(cache_dir, attachment))
     return entry.result if entry else None
 
 
 def cached_attachments(cache_dir: Path, *, container_id: str) -> list[Attachment]:
-    """Find every attachment of a pod, also those made by other runtimes that use the reference library."""
+    """Return all attachments of a pod, including attachments of other runtimes that use the reference library."""
     found = [_attachment(entry) for entry in _entries(cache_dir, container_id)]
     return [attachment for attachment in found if attachment is not None]
 
 
-def own_attachments(cache_dir: Path, *, docker: str, beside: Collection[str]) -> list[Attachment]:
-    """Find the attachments that servers of this Docker endpoint have made for containers other than `beside`.
+def own_attachments(cache_dir: Path, *, docker: str, excluding: Collection[str]) -> list[Attachment]:
+    """Return attachments that servers of this Docker endpoint own, without those of the containers `excluding`.
 
-    At most MAX_ORPHANS; the next call finds more once these are gone. ShimError when the cache cannot be listed.
+    Return at most MAX_ORPHANS; a later call finds more once these are gone. Raise ShimError if the cache cannot be
+    listed.
     """
-    paths = (path for path in _files(cache_dir) if (match := _NAME.match(path.name)) and match[1] not in beside)
+    paths = (path for path in _files(cache_dir) if (match := _NAME.match(path.name)) and match[1] not in excluding)
     return list(itertools.islice((own for path in paths if (own := _own(path, docker=docker))), MAX_ORPHANS))
 
 
 def attached_to(cache_dir: Path, *, network: str) -> set[tuple[str, str]]:
-    """Find the container id and interface of each attachment to a network, of any runtime.
+    """Return container id and interface of each attachment to a network, of any runtime.
 
-    ShimError when the cache cannot be listed.
+    Raise ShimError if the cache cannot be listed.
     """
     paths = [path for path in _files(cache_dir) if path.name.startswith(f"{network}-")]
     entries = [entry for path in paths if (entry := _read(path)) is not None]
@@ -146,9 +148,9 @@ def _own(path: Path, *, docker: str) -> Attachment | None:
     entry = _read(path)
     if entry is None or entry.pydockershim is None or entry.pydockershim.docker != docker:
         return None
-    # One that was copied or renamed is not what it says.
-    whole = path.name == f"{entry.network_name}-{entry.container_id}-{entry.if_name}"
-    return _attachment(entry) if whole else None
+    # A copied or renamed file is not the entry of its name.
+    is_original = path.name == f"{entry.network_name}-{entry.container_id}-{entry.if_name}"
+    return _attachment(entry) if is_original else None
 
 
 def _files(cache_dir: Path) -> list[Path]:
@@ -189,7 +191,7 @@ def _path(cache_dir: Path, attachment: Attachment) -> Path:
 
 
 def _read(path: Path) -> _Entry | None:
-    # Whatever is unreadable counts as absent, as in the reference library: the cache only ever adds to what is known.
+    # Like the reference library, treat an unreadable entry as absent: the cache only adds to other knowledge.
     try:
         entry = msgspec.json.decode(read_regular(path, most=FILE_LIMIT), type=_Entry)
     except (OSError, ValueError, RecursionError):
@@ -198,10 +200,11 @@ def _read(path: Path) -> _Entry | None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write at once or not at all.
+    """Write a file atomically.
 
-    Not `disk.write_atomically`: after a power cut the checkpoint is what counts, so that no sync is worth its time, and
-    the temporary file must lie beside `results`, where other tools take every file for an attachment.
+    `atomic_files.write_atomically` does not fit. It syncs, which costs time and is needless: after a power failure the
+    server relies on the checkpoint. It also puts the temporary file into `results`, where other tools take every file
+    for an attachment.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent.parent, prefix=".result-")  # 0600
     temporary = Path(name)

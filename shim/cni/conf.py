@@ -1,8 +1,8 @@
-"""CNI network configurations: what the files of the configuration directory say, and which of them is in force.
+"""CNI network configurations: parsing the files of the configuration directory, and choosing the network in force.
 
-Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime. Where the
-specification leaves open what plugins a list has beyond its own, the source is the reference library (libcni 1.3): each
-file `*.conf` of the directory beside it that has the name of the network is one more plugin, in the order of names.
+Source: CNI specification 1.1.0, section 1. As in every Kubernetes runtime, the first valid file by name wins. Drop-in
+plugins follow the reference library (libcni 1.3): if the configuration directory has a subdirectory with the name of
+the network, each file `*.conf` in it adds a plugin to the end of the list, in the order of names.
 """
 
 import os
@@ -23,21 +23,21 @@ from shim.hostfs.client import HostCall, call_here
 from shim.hostfs.file_parts import read_parts
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Released versions of the specification, oldest first."""
+"""The released versions of the specification, oldest first."""
 
 READ = "read cni configuration directory"
 FILE_LIMIT = 1 << 20
-"""Most bytes of one file."""
+"""Most bytes of a file."""
 FILES_LIMIT = 1000
-"""Most files of one directory, be it of configurations or of drop-in plugins."""
+"""Most files in a directory of configurations or drop-in plugins."""
 TYPE_LIMIT = 255
 """Most bytes of a plugin's type, which is a file name (NAME_MAX)."""
 
 DropIns = Callable[[str], Sequence[JsonObject]]
-"""Returns the drop-in plugins of a network by its name. Raise ConfError for one that cannot be used."""
+"""Returns the drop-in plugins of a network, by its name. Raises ConfError if a drop-in is unusable."""
 
 INLINED_ONLY = "loadOnlyInlinedPlugins"
-"""Key of a list that shall have no drop-in plugins."""
+"""The key that disables drop-in plugins of a list."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
 
@@ -48,32 +48,32 @@ class ConfError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """One valid network configuration."""
+    """A valid network configuration."""
 
     file: str
-    """Name of the file it comes from."""
+    """Name of its file."""
     conflist: JsonObject
-    """The list as written, unknown keys included; `cniVersion` is the version in use, `plugins` is never empty, and has
-    the drop-in plugins at its end."""
+    """The list as written, including unknown keys. `cniVersion` is the version in use. `plugins` is not empty, and ends
+    with the drop-in plugins."""
 
     @property
     def name(self) -> str:
-        """Return the name of the network."""
+        """The name of the network."""
         return str(self.conflist["name"])
 
     @property
     def plugin_types(self) -> list[str]:
-        """Return the types of the plugins, in the order of ADD."""
+        """The types of the plugins, in the order of ADD."""
         return [plugin["type"] for plugin in self.conflist["plugins"]]
 
     def declares(self, capability: str) -> bool:
-        """Return whether a plugin of the list takes `capability`; without one, for instance, host ports do nothing."""
+        """Return whether a plugin of the list declares `capability`."""
         return any(declares(plugin, capability) for plugin in self.conflist["plugins"])
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is not used, and why."""
+    """An unusable file and the reason."""
 
     file: str
     reason: str
@@ -84,35 +84,35 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a configuration directory holds: for each file its network or the reason there is none, by file name."""
+    """The content of a configuration directory: for each file, by name, its network or why it has none."""
 
     directory: Path
     entries: tuple[NetworkConfig | Skipped, ...] = ()
     problem: str = ""
-    """What is wrong with the directory itself."""
+    """Why the directory itself is unusable; empty if it is usable."""
     is_empty: bool = False
-    """There is no configuration file, or no directory, which is the problem then."""
+    """Whether the directory or every configuration file is missing; then `problem` says so."""
     networks: frozenset[str] = frozenset()
-    """Names of the networks for which drop-in plugins were looked for."""
+    """Names of the networks whose drop-in plugins were searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The network in force, and the files passed over on the way to it."""
+    """The network in force, and the skipped files before it."""
 
     network: NetworkConfig | None
     skipped: tuple[Skipped, ...]
 
 
 def declares(plugin: JsonObject, capability: str) -> bool:
-    """Return whether the configuration of one plugin takes `capability`."""
+    """Return whether the configuration of a plugin declares `capability`."""
     return (plugin.get("capabilities") or {}).get(capability) is True
 
 
 def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
-    """Read every configuration file of a directory. Whether the plugins exist is not checked: see `choose`.
+    """Read every configuration file of a directory. `choose` checks whether the plugins exist.
 
-    `call` is how files are read; what it raises besides OSError is passed on.
+    `call` runs each read. Its exceptions other than OSError are passed on.
     """
     networks: set[str] = set()
 
@@ -135,7 +135,7 @@ def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
 
 
 def _names(directory: Path, suffixes: tuple[str, ...], *, call: HostCall) -> list[str]:
-    """Return the names of files with these suffixes in order; not all of them when they are more than FILES_LIMIT."""
+    """Return the names of files with these suffixes in order, but stop after more than FILES_LIMIT."""
     names: list[str] = []
     while len(names) <= FILES_LIMIT:
         after = names[-1] if names else ""
@@ -147,7 +147,7 @@ def _names(directory: Path, suffixes: tuple[str, ...], *, call: HostCall) -> lis
 
 
 def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins) -> Choice:
-    """Take the first network whose plugins all exist in `bin_dirs` at this moment."""
+    """Choose the first network whose plugins all exist in `bin_dirs` now."""
     skipped: list[Skipped] = []
     for entry in listing.entries:
         if isinstance(entry, Skipped):
@@ -160,10 +160,10 @@ def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugins = fi
 
 
 def parse_network(data: bytes, *, file: str, drop_ins: DropIns = lambda _network: ()) -> NetworkConfig:
-    """Read a network configuration; Raise ConfError with the reason why it is none.
+    """Parse a network configuration. Raise ConfError with the reason if it is invalid.
 
-    A `.conflist` must be a list, and may have drop-in plugins. In `.conf` and `.json` both forms are met in the field,
-    and `plugins` says which it is: a single plugin is wrapped into a list.
+    A `.conflist` must be a list, and may have drop-in plugins. A `.conf` or `.json` may hold a list, which has the key
+    `plugins`, or a single plugin, which is wrapped into a list: both forms are common.
     """
     raw = _json_object(data)
     is_conflist = file.endswith(".conflist")
@@ -181,12 +181,12 @@ def parse_network(data: bytes, *, file: str, drop_ins: DropIns = lambda _network
 
 
 def has_flag(conflist: JsonObject, key: str) -> bool:
-    """Return whether a list says true for a key. Lists for older libraries have the word, in any case."""
+    """Return whether a key of a list is true. Lists for older libraries have text, in upper or lower case."""
     return str(conflist.get(key, False)).lower() == "true"
 
 
 def _inlined(raw: JsonObject) -> list[JsonObject]:
-    """Return the plugins of the file itself; none where it does not have the key."""
+    """Return the plugins in the file itself; none without the key `plugins`."""
     plugins = raw.get("plugins", [])
     if not isinstance(plugins, list) or ("plugins" in raw and not plugins):
         raise ConfError("no plugins: 'plugins' must be a list of at least one")
@@ -196,9 +196,9 @@ def _inlined(raw: JsonObject) -> list[JsonObject]:
 
 
 def _read_drop_ins(directory: Path, *, call: HostCall) -> list[JsonObject]:
-    """Return the plugins of a directory of drop-ins; none where there is no such directory.
+    """Return the plugins of a directory of drop-ins; none if it does not exist.
 
-    One that cannot be used is a ConfError: without it, pods would lack what it is there for.
+    Raise ConfError for an unusable drop-in: without it, pods would silently lack its function.
     """
     try:
         names = _names(directory, (DROP_IN_SUFFIX,), call=call)
@@ -228,7 +228,7 @@ def _read(path: Path, *, call: HostCall) -> bytes:
 
 
 def _as_text(name: str) -> str:
-    """Return a file name as it goes into messages, which must be text."""
+    """Return a file name as valid text for messages."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -272,7 +272,7 @@ def _check_plugin(plugin: Any, *, where: str) -> None:
     plugin_type = plugin.get("type")
     if not isinstance(plugin_type, str) or not plugin_type:
         raise ConfError(f"{where} has no type")
-    # The type is a file name that is looked up in the binary directories, and must not lead out of them.
+    # The type is a file name in the binary directories, and must not lead out of them.
     if "/" in plugin_type or "\0" in plugin_type or plugin_type in (".", ".."):
         raise ConfError(f"{where} has a bad type {plugin_type!r:.80}")
     if len(plugin_type.encode()) > TYPE_LIMIT:
@@ -282,7 +282,7 @@ def _check_plugin(plugin: Any, *, where: str) -> None:
 
 
 def _version_in_use(raw: JsonObject) -> str:
-    """Take the newest version that the list offers and we know; 0.1.0 by default (section 1)."""
+    """Return the newest version that both the list and the server support; 0.1.0 by default (section 1)."""
     offered = raw.get("cniVersions") or []
     if not isinstance(offered, list):
         raise ConfError("cniVersions is not a list")
@@ -298,7 +298,7 @@ def _version_in_use(raw: JsonObject) -> str:
 
 
 def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path], *, find: FindPlugins) -> str:
-    # ipam.type is not looked up: some networks answer it inside their own plugin, without a binary of that name.
+    # ipam.type is not searched: some plugins handle their IPAM type themselves, without a binary of that name.
     found = find(network.plugin_types, bin_dirs)
     missing = [kind for kind in network.plugin_types if kind not in found]
     if not missing:

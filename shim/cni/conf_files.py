@@ -1,6 +1,7 @@
-"""The files of the directory of CNI configurations, asked for in the helper process, since its volume may hang.
+"""Access to the files of the CNI configuration directory.
 
-So this module imports little. What it returns fits into one message of that process.
+The functions run in the helper process for host paths (`shim.hostfs`), because the directory's volume may hang. This
+module therefore imports little, and each result fits into a message of that process.
 """
 
 import os
@@ -13,14 +14,14 @@ from shim.base.atomic_files import failing_as, read_regular, write_atomically
 
 SUFFIXES = (".conflist", ".conf", ".json")
 DROP_IN_SUFFIX = ".conf"
-"""Of a plugin in the directory that has the name of its network, as the reference library has it."""
+"""Suffix of a drop-in plugin, in a directory with the name of its network; as in the reference library."""
 
 _NAMES = 64 << 10
-"""Bytes of names in one answer. Those of most directories take one call."""
+"""Most bytes of names in a result, enough for most directories."""
 
 
 def file_names(directory: Path, *, after: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the names of files with these suffixes in order, of those behind `after` as many as fit. Raise OSError."""
+    """Return sorted names of files with these suffixes: those after the name `after`, as many as fit. Raise OSError."""
     names = sorted(
         path.name
         for path in directory.iterdir()
@@ -35,31 +36,31 @@ def file_names(directory: Path, *, after: str, suffixes: tuple[str, ...]) -> lis
     return found
 
 
-def reach(directory: Path) -> None:
-    """Return once the directory, and each above it, has answered."""
+def probe_directory(directory: Path) -> None:
+    """Access the directory and all its parents. Return once all of them have answered, with or without an error."""
     for path in (*reversed(directory.parents), directory):
         try:
             path.stat()
             if path == directory:
-                os.listdir(path)  # noqa: PTH208 - of names alone
-        except OSError:  # not there, or not for us: that is an answer
+                os.listdir(path)  # noqa: PTH208 - only names are needed
+        except OSError:  # the directory is missing or forbidden, so its volume has answered
             return
 
 
 def has_links(directory: Path) -> bool:
-    """Return whether a configuration file or a directory is a link, which may lead to or through any other name.
+    """Return whether a configuration file or a directory is a link, whose path may contain any other name.
 
-    Only then do other names count: a reading more may meet a file that is just being written.
+    Only then is a change of another name relevant. Reading without need might meet a half-written file.
     """
     try:
         with os.scandir(directory) as entries:
             return any(entry.is_symlink() and (entry.name.endswith(SUFFIXES) or entry.is_dir()) for entry in entries)
-    except OSError:  # it has gone, which is an event of its own
+    except OSError:  # the directory is gone, which causes another event
         return False
 
 
 def is_complete(path: Path) -> bool:
-    """Return whether a new name is a link. The end of writing a file is an event of its own."""
+    """Return whether a new name is complete: a link or missing. A regular file is complete at its CLOSE_WRITE event."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -68,7 +69,7 @@ def is_complete(path: Path) -> bool:
 
 
 def write_file(path: Path, content: bytes) -> bool:
-    """Replace a file, and make its directory; return whether it had another content. Raise ShimError."""
+    """Write a file, and create its directory. Return False if the file had this content already. Raise ShimError."""
     with suppress(OSError):
         if read_regular(path, most=len(content)) == content:
             return False
@@ -79,5 +80,5 @@ def write_file(path: Path, content: bytes) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file; nothing there is fine. Raise ShimError."""
+    """Remove a file, if it exists. Raise ShimError."""
     atomic_files.remove_file(path)

@@ -1,7 +1,7 @@
-"""The CNI plugin that a process is, or that has started it, by its environment.
+"""Recognition of CNI plugins and their children by their environment.
 
-The read may hang with the process: `shim.cni.orphans` has this called in the helper process. So this module imports
-little.
+Reading the environment of a hung process may hang, so `shim.cni.orphans` runs these functions in the helper process for
+host paths. This module therefore imports little.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import IO
 
 ENVIRONMENT_LIMIT = 1 << 20
-"""Bytes read of the environment of one process. That of a plugin is the server's with some more, a few KiB; but a
-process of a pod that may (CAP_SYS_RESOURCE) makes any part of its memory its environment."""
+"""Most bytes read of a process's environment. A plugin has the server's environment and some variables more, a few KiB.
+A process of a pod with CAP_SYS_RESOURCE can present any part of its memory as its environment."""
 
 
 def sandboxes_of_plugins(processes: Sequence[Path], container_ids: Collection[str]) -> list[str]:
-    """Return `sandbox_of_plugin` of several processes, in order."""
+    """Return `sandbox_of_plugin` of each process, in order."""
     return [sandbox_of_plugin(process, container_ids) for process in processes]
 
 
 def sandbox_of_plugin(process: Path, container_ids: Collection[str]) -> str:
-    """Return which of these sandboxes a process works for, by its directory in /proc; empty for all other processes."""
+    """Return the sandbox that a process works for, or an empty text. `process` is its directory in /proc."""
     try:
         with (process / "environ").open("rb", buffering=0) as file:
             environment = _beginning(file)
-    except OSError:  # it has ended, or is the kernel's
+    except OSError:  # the process has ended, or is a kernel thread
         return ""
     pairs = (pair.decode(errors="replace").partition("=") for pair in environment.split(b"\0") if pair[:4] == b"CNI_")
     given = {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Which files of the host are programs; asked in the helper process, since their volume may hang."""
+"""Search for executable files. It runs in the helper process for host paths, because a volume may hang."""
 
 import os
 from collections.abc import Sequence
@@ -6,10 +6,7 @@ from pathlib import Path
 
 
 def executables(directory: Path, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are programs in a directory.
-
-    None in a directory that cannot be read, such as one of a dead NFS server.
-    """
+    """Return the names that are executable files in a directory; none if the directory is unreadable."""
     return [name for name in names if _is_executable(directory / name)]
 
 

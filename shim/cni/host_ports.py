@@ -1,8 +1,8 @@
-"""Accept connections from outside to host ports in the FORWARD chain.
+"""An iptables rule that accepts connections from outside to host ports.
 
-Docker sets the policy of FORWARD to DROP when it switches on ip_forward. The plugin `firewall` then accepts what a pod
-sends and the answers to it. What it does not accept is a new connection from outside that `portmap` has redirected to
-a pod. The plugin provides a chain for rules of the administrator, which it jumps to first; a rule is appended there.
+Docker sets the policy of the chain FORWARD to DROP when it enables ip_forward. The plugin `firewall` then accepts
+packets from pods and the replies to them, but not a new connection from outside that `portmap` has redirected to a pod.
+The plugin first jumps to a chain for rules of the administrator. The server appends its rule to that chain.
 """
 
 import threading
@@ -18,7 +18,7 @@ from shim.domain.errors import ShimError, reason_of
 log = structlog.get_logger(__name__)
 
 ADMIN_CHAIN = "CNI-ADMIN"
-"""Chain of the plugin `firewall` for rules of the administrator, where its configuration names no other."""
+"""Default chain of the plugin `firewall` for rules of the administrator."""
 RULE = (
     "-m",
     "conntrack",
@@ -31,15 +31,16 @@ RULE = (
     "-j",
     "ACCEPT",
 )
-"""Accepts what a rule of this node has redirected, such as a host port, and nothing else."""
+"""Accepts only connections that a rule of this node has redirected, such as those to a host port."""
 
 _changing = threading.Lock()
 
 
 def admin_chain(conflist: JsonObject) -> str:
-    """Return the chain in which redirected connections have to be accepted; empty where none is.
+    """Return the chain that needs the rule; empty if no chain does.
 
-    Only lists with the plugin `firewall` and its backend for iptables have one: without it, filters are left alone.
+    Only a list with the plugin `firewall` on iptables needs the rule. Without that plugin the server changes no
+    filters.
     """
     plugins = conflist["plugins"]
     if not any(declares(plugin, "portMappings") for plugin in plugins):
@@ -53,8 +54,8 @@ def admin_chain(conflist: JsonObject) -> str:
 def accept_host_ports(conflist: JsonObject, *, addresses: Sequence[str]) -> None:
     """Accept connections to host ports of a pod with these addresses, after its ADD.
 
-    The rule is one for all pods and stays, as the plugin's chains do. A failure is logged: the pod is there, and its
-    host ports work at least where nothing drops them.
+    All pods share the rule, and it stays, like the plugin's chains. A failure is only logged: the pod runs, and its
+    host ports work if no other rule drops the packets.
     """
     chain = admin_chain(conflist)
     if not chain:
@@ -70,7 +71,7 @@ def accept_host_ports(conflist: JsonObject, *, addresses: Sequence[str]) -> None
 
 
 def _ensure_rule(command: str, chain: str) -> str:
-    """Append the rule where it is absent, and return what iptables says against that."""
+    """Append the rule if it is absent. Return the error of iptables; empty on success."""
     with _changing:
         code, problem = iptables(command, "--check", chain, *RULE)
         if code == ABSENT:

@@ -7,17 +7,17 @@ from shim.cni.plugin import JsonObject
 from shim.domain.errors import ShimError, reason_of
 
 DATA_DIR = Path("/var/lib/cni/networks")
-"""Where host-local keeps them unless the configuration has `dataDir`."""
+"""The default of `dataDir`."""
 FILE_LIMIT = 4096
-"""Most bytes of one file."""
+"""Most bytes of a file."""
 MAX_LEASES = 65_536
-"""Most reservations of one network; with more no GC is run, since an incomplete list would take addresses away."""
+"""Most reservations of a network. With more, GC does not run: an incomplete list would release addresses in use."""
 
 
 def leased(conflist: JsonObject) -> set[tuple[str, str]]:
-    """Find the container id and interface of each reservation in a network; none where it is not host-local's.
+    """Return container id and interface of each reservation in a network; none if it does not use host-local.
 
-    ShimError when there are more than MAX_LEASES, or one cannot be read.
+    Raise ShimError if there are more than MAX_LEASES, or if a reservation cannot be read.
     """
     found: set[tuple[str, str]] = set()
     for directory in _directories(conflist):
@@ -42,7 +42,7 @@ def _directories(conflist: JsonObject) -> set[Path]:
 def _lease(path: Path) -> tuple[str, str] | None:
     try:
         lines = read_regular(path, most=FILE_LIMIT).decode(errors="replace").split("\n")
-    except FileNotFoundError:  # released since
+    except FileNotFoundError:  # released in the meantime
         return None
     # Old versions of the plugin name no interface.
     container_id, ifname = [line.strip(" \r") for line in (*lines, "")][:2]

@@ -1,7 +1,8 @@
-"""Masquerading rules that a plugin has left: `bridge` and `ptp` find them by the addresses of the pod's interface.
+"""Removal of leftover masquerading rules.
 
-Without the interface, as when the plugin was killed in its first DEL, they find none: a DEL that is repeated
-succeeds and leaves the rules. The comment of each rule names the container.
+The plugins `bridge` and `ptp` find their rules by the addresses of the pod's interface. If the interface is gone, for
+example because a plugin was killed in its first DEL, a repeated DEL succeeds and leaves the rules behind. The comment
+of each rule names the container.
 """
 
 import os
@@ -19,7 +20,7 @@ from shim.domain.errors import FailedPrecondition, ShimError, reason_of
 
 PROGRAMS = ("iptables", "ip6tables")
 TIMEOUT_SECONDS = 30.0
-"""For one call: the lock of iptables may be waited for."""
+"""Limit for a call, which may wait for the lock of iptables."""
 
 _ID = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -27,14 +28,14 @@ log = structlog.get_logger(__name__)
 
 
 def masquerades(conflist: JsonObject) -> bool:
-    """Return whether a plugin of the list was asked to masquerade."""
+    """Return whether a plugin of the list is configured to masquerade."""
     return any(plugin.get("ipMasq") is True for plugin in conflist["plugins"])
 
 
 def remove_masquerade(container_id: str) -> None:
-    """Remove the NAT rules whose comment names this container, and the chains of the plugins that they lead to.
+    """Remove the NAT rules whose comment names this container, and the plugins' chains behind them.
 
-    Done already is fine, and so is a node without iptables. ShimError when a rule cannot be removed.
+    The rules or iptables itself may be missing. Raise ShimError if a rule cannot be removed.
     """
     if not _ID.match(container_id):
         return
@@ -46,7 +47,7 @@ def remove_masquerade(container_id: str) -> None:
 def _remove(program: Path, container_id: str) -> None:
     try:
         rules = [shlex.split(line) for line in _run(program, "-S").split("\n") if f'id: \\"{container_id}\\"' in line]
-    except ShimError as error:  # a kernel without the table has no rules in it
+    except ShimError as error:  # a kernel without the NAT table has no NAT rules
         log.debug("failed to read NAT rules", program=str(program), error=error)
         return
     jumps = [rule for rule in rules if rule[:2] == ["-A", "POSTROUTING"]]

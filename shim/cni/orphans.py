@@ -1,11 +1,11 @@
-"""Plugins that a server has left running when it crashed.
+"""Plugins that an earlier server left running when it crashed.
 
-What such an ADD still does comes after the DEL that is to undo it, and nothing would ever undo it again. A crash ends
-the server alone, also where systemd runs it: what a plugin has left running on purpose has to go on.
+An orphaned ADD may act after the DEL that is meant to undo it, and nothing would undo its work later. systemd does not
+kill orphans with the server, because plugins may leave processes running on purpose.
 
-They are known by the environment that plugins are given and that their children inherit. The kernel reads it from the
-memory of the process, under a lock that a process which hangs on a dead volume may hold for ever. So it is read in the
-helper process (`shim.hostfs`), and only if there is a sandbox that was left half-way.
+Orphans are recognised by the environment of plugins, which their children inherit. The kernel reads it from the memory
+of the process, under a lock that a process hanging on a dead volume may hold for ever. So the server reads it in the
+helper process (`shim.hostfs`), and only if a sandbox is half-made or half-removed.
 """
 
 import time
@@ -25,40 +25,39 @@ from shim.domain.errors import DeadlineExceeded, ResourceExhausted, ShimError, U
 from shim.hostfs.client import HostFs
 
 END_SECONDS = 5.0
-"""For all that was killed to be gone. Processes inside an uninterruptible system call are not waited for longer."""
+"""Limit of the wait for killed processes to end, which fails only in an uninterruptible system call."""
 
 READ_SECONDS = 1.0
-"""For the environment of one process."""
+"""Limit for reading the environment of a process."""
 
 BATCH_SECONDS = 0.25
-"""For the environments of one batch, which take 2 ms. Processes of a batch that takes longer are read one by one."""
+"""Limit for reading the environments of a batch, which takes 2 ms. After that, each process is read separately."""
 
 BATCH = 64
-"""Processes whose environments are read in one call of the helper process. A node may have 5,000 processes, and a call
-for each of them takes seconds."""
+"""Processes whose environments are read in a call of the helper process. A node may have 5,000 processes, and as many
+calls would take seconds."""
 
 _WIDTH = 64
-"""Environments that are read one by one at the same time: so many processes may hang without making the others wait."""
+"""Environments that are read separately at a time. As many processes may hang without delaying the others."""
 
 _BATCHES = 16
-"""Batches that are read at the same time: so many may hold a process that hangs without making the others wait."""
+"""Batches that are read at a time. As many may contain a hung process without delaying the others."""
 
 log = structlog.get_logger(__name__)
 
 
 def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path = Path("/proc")) -> None:
-    """Kill every plugin, and what it has started, that works for one of these sandboxes.
+    """Kill the plugins that work for one of these sandboxes, with their children.
 
-    Wait until they are gone, 5 s at most for all of them together, and no longer than the current scope lasts. To be
-    called before any plugin is run, since the plugins of this server are the same. With no sandbox no process is
-    inspected.
+    Wait until they have ended, for at most END_SECONDS and within the current scope. Call this before the server runs
+    any plugin, because it could not tell its own plugins from orphans. Without sandboxes no process is inspected.
     """
     if not container_ids:
         return
     processes = _Processes(frozenset(container_ids), host_fs, proc)
     give_up = time.monotonic() + END_SECONDS
     gone = True
-    while gone:  # again: one may have started a child while it was being killed
+    while gone:  # repeat: a process may have started a child while it was being killed
         with ExitStack() as opened:
             found = (processes.kill(pid) for pid in processes.plugins())
             killed = [opened.enter_context(process) for process in found if process is not None]
@@ -70,23 +69,23 @@ def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path =
 
 @dataclass(frozen=True, slots=True)
 class _Processes:
-    """The processes of this machine, and which of them work for these sandboxes."""
+    """Finds the processes of this machine that work for these sandboxes."""
 
     container_ids: frozenset[str]
     host_fs: HostFs
     proc: Path
 
     def plugins(self) -> list[int]:
-        """Return the pids of plugins, and of what they have started."""
+        """Return the pids of plugins and their children."""
         pids = [int(entry.name) for entry in self.proc.iterdir() if entry.name.isdecimal()]
         try:
             self._wait_reads_possible()
             return self._plugins_among(pids)
-        except (Unavailable, DeadlineExceeded) as error:  # not Docker, which others wait for
+        except (Unavailable, DeadlineExceeded) as error:  # callers would take these errors for Docker's
             raise ShimError(f"find cni plugins of an earlier server: {error}") from error
 
     def _plugins_among(self, pids: Sequence[int]) -> list[int]:
-        """Read in batches, and one by one what is in a batch that does not answer in time."""
+        """Read environments in batches. Read the processes of a batch that takes too long separately."""
         batches = [pids[start : start + BATCH] for start in range(0, len(pids), BATCH)]
         answers = gather([partial(self._sandboxes_of, batch) for batch in batches], width=_BATCHES)
         found = {
@@ -100,10 +99,10 @@ class _Processes:
         return [pid for pid in pids if found[pid]]
 
     def kill(self, pid: int) -> ProcessHandle | None:
-        """Kill a plugin and return its handle; None when it has ended."""
+        """Kill a plugin and return its handle; None if it has ended."""
         with ExitStack() as opened, suppress(ProcessLookupError):
             process = opened.enter_context(ProcessHandle(pid))
-            # Its number may have become another's before the handle was there.
+            # Another process may have got the pid before the handle was opened.
             if sandbox := self._sandbox_of(pid):
                 log.warning("killing CNI plugin left by an earlier server", pid=pid, sandbox=sandbox)
                 process.kill()
@@ -112,11 +111,11 @@ class _Processes:
         return None
 
     def _wait_reads_possible(self) -> None:
-        """Wait for the helper process: on a busy node its start alone takes longer than READ_SECONDS."""
+        """Wait for the helper process, whose start alone takes longer than READ_SECONDS on a busy node."""
         self.host_fs.call(sandboxes_of_plugins, [], self.container_ids, path="/proc", what="find cni plugins")
 
     def _sandboxes_of(self, pids: Sequence[int]) -> list[str] | None:
-        """Return the sandbox of each process, empty for none; None if they cannot be read together."""
+        """Return the sandbox of each process, empty for none; None if the batch cannot be read in time."""
         find = partial(sandboxes_of_plugins, [self.proc / str(pid) for pid in pids], self.container_ids)
         path = f"environments of processes {pids[0]} to {pids[-1]}"
         try:

@@ -1,4 +1,4 @@
-"""One run of one CNI plugin: environment and configuration in, result or error object out.
+"""A run of a CNI plugin: environment and configuration in, result or error object out.
 
 Source: CNI specification 1.1.0, section 2 (execution protocol) and section 5 (result types).
 """
@@ -19,21 +19,21 @@ JsonObject = dict[str, Any]
 Verb = Literal["ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION"]
 
 QUOTED_CHARACTERS = 200
-"""How much is quoted of output that is not CNI."""
+"""Most quoted characters of output that is not CNI."""
 MAX_MESSAGE_CHARACTERS = 1000
-"""How much of each of message, details and stderr goes into an error: gRPC carries a few KiB of status text."""
+"""Most characters of message, details and stderr, each, in an error: gRPC carries a few KiB of status text."""
 STDERR_LINES = 3
-"""How many of the last lines of stderr go into an error."""
+"""Last lines of stderr in an error."""
 
 
 class PluginError(ShimError):
-    """A plugin ran and failed, or answered what is not CNI."""
+    """A plugin failed, or printed output that is not CNI."""
 
     def __init__(self, call: "Call", *, msg: str, code: int = 0, details: str = "", stderr: bytes = b"") -> None:
         self.plugin = call.binary.name
         self.verb = call.verb
         self.code = code
-        """Code of the CNI error object; 0 when the plugin gave none."""
+        """Code of the CNI error object; 0 if there is none."""
         self.msg = msg
         self.details = details
         text = f"{call.what}: {msg[:MAX_MESSAGE_CHARACTERS]}"
@@ -48,28 +48,28 @@ class PluginError(ShimError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Parameters of one run, beside the configuration."""
+    """Parameters of a run, without the configuration."""
 
     binary: Path
     verb: Verb
     container_id: str
-    """Empty where the verb is about no pod."""
+    """Empty for verbs without a pod."""
     netns: str
-    """Path of the pod's network namespace; empty in a DEL after it has gone."""
+    """Path of the pod's network namespace; empty in a DEL if the namespace is gone."""
     ifname: str
     args: Sequence[tuple[str, str]]
     bin_dirs: Sequence[Path]
 
     @property
     def what(self) -> str:
-        """Return the beginning of messages about this run."""
+        """A prefix for messages about this run."""
         by = f"cni {self.verb} by plugin {self.binary}"
         return f"{by} for sandbox {self.container_id}" if self.container_id else by
 
     def environment(self) -> dict[bytes, bytes]:
-        """Return the environment of the plugin: ours, since plugins run iptables and the like, and the protocol's.
+        """Return the environment of the plugin: the server's, because plugins run programs such as iptables, and CNI's.
 
-        Of bytes, as the kernel has it: ours is not decoded for each run, to be encoded again.
+        The values are bytes, so that the server's environment is not decoded and encoded for each run.
         """
         own = {
             "CNI_COMMAND": self.verb,
@@ -83,7 +83,7 @@ class Call:
 
 
 class _ErrorObject(msgspec.Struct):
-    """What a failing plugin prints (section 5, Error). All is optional here: half a message beats none."""
+    """The error object of a failing plugin (section 5). All fields are optional: a partial message beats none."""
 
     code: int = 0
     msg: str = ""
@@ -91,10 +91,11 @@ class _ErrorObject(msgspec.Struct):
 
 
 def run_plugin(call: Call, *, config: JsonObject, timeout: float) -> bytes:
-    """Run a plugin and return what it printed.
+    """Run a plugin and return its output.
 
-    PluginError when it fails; FailedPrecondition when it cannot be started; DeadlineExceeded after `timeout` seconds or
-    with the current scope, Cancelled with the client. What is killed is killed with its children.
+    Raise PluginError if it fails, and FailedPrecondition if it cannot be started. Raise DeadlineExceeded after
+    `timeout` seconds, and DeadlineExceeded or Cancelled with the current scope; then the plugin is killed with its
+    children.
     """
     with timed(Kind.CNI, call.binary.name, call.verb):
         return _run(call, config=config, timeout=timeout)
@@ -119,12 +120,12 @@ def _run(call: Call, *, config: JsonObject, timeout: float) -> bytes:
 
 
 def run_add(call: Call, *, config: JsonObject, timeout: float) -> JsonObject:
-    """Run a plugin whose answer is a result, and decode it; see `run_plugin` for errors."""
+    """Run a plugin and decode its result; see `run_plugin` for errors."""
     return result_of(call, run_plugin(call, config=config, timeout=timeout))
 
 
 def result_of(call: Call, stdout: bytes) -> JsonObject:
-    """Decode what a plugin has printed as its result; PluginError for what is none."""
+    """Decode the output of a plugin as a result. Raise PluginError if it is not a JSON object."""
     try:
         result = msgspec.json.decode(stdout)
     except (ValueError, RecursionError) as error:
@@ -135,7 +136,7 @@ def result_of(call: Call, stdout: bytes) -> JsonObject:
 
 
 def failure_of(call: Call, outcome: Outcome) -> PluginError:
-    """Return the error of a plugin that has failed, with its own message."""
+    """Return an error with the message of a failed plugin."""
     ended = _how_it_ended(outcome.returncode)
     if not outcome.stdout.strip():
         return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)

@@ -1,4 +1,4 @@
-"""Where the programs of plugins are, found by the helper process: their directories may lie on a volume that hangs."""
+"""Search for the programs of plugins, in the helper process for host paths, because a directory's volume may hang."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,22 +7,22 @@ from shim.cni.executable import executables
 from shim.hostfs.client import ANSWER_SECONDS, HostFs
 
 FindPlugins = Callable[[Sequence[str], Sequence[Path]], dict[str, Path]]
-"""Returns the programs of plugin types: of each the first of that name in the directories, in their order.
+"""Maps each plugin type to the first executable of that name in the directories; missing types are left out.
 
-Without those that there are not. All at once, since each question to the helper process wakes three threads.
+It takes all types at once, because each call of the helper process wakes three threads.
 """
 
 Ask = Callable[[Path, Sequence[str]], list[str]]
-"""Returns those of the names that are programs in a directory."""
+"""Returns the names that are executables in a directory."""
 
 
 def find_plugins(plugin_types: Sequence[str], bin_dirs: Sequence[Path]) -> dict[str, Path]:
-    """Find plugins as `FindPlugins` does. May hang with the volume of a directory."""
+    """Find plugins as `FindPlugins`, in this process. This may hang with the volume of a directory."""
     return _found(plugin_types, bin_dirs, ask=executables)
 
 
-def finding_by(host_fs: HostFs, *, seconds: float = ANSWER_SECONDS) -> FindPlugins:
-    """Return a `find_plugins` that is bounded: DeadlineExceeded for a directory that does not answer for `seconds`."""
+def find_plugins_via(host_fs: HostFs, *, seconds: float = ANSWER_SECONDS) -> FindPlugins:
+    """Return a `FindPlugins` that raises DeadlineExceeded for a directory that does not answer for `seconds`."""
 
     def find(plugin_types: Sequence[str], bin_dirs: Sequence[Path]) -> dict[str, Path]:
         what = f"find cni plugin {', '.join(plugin_types)}"

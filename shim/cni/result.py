@@ -1,8 +1,8 @@
-"""CNI results of every version in one shape.
+"""CNI results of all versions, normalised.
 
-Source: CNI specification, section 5 of 1.0.0 and 1.1.0, "Result" of 0.1.0 to 0.4.0. Versions 0.1.0 and 0.2.0 know one
-address per family (`ip4`, `ip6`) and no interfaces; 0.3.0 to 0.4.0 add lists, each address with a redundant `version`;
-1.1.0 adds fields to interfaces and routes.
+Source: CNI specification, section 5 of 1.0.0 and 1.1.0, "Result" of 0.1.0 to 0.4.0. Versions 0.1.0 and 0.2.0 have an
+address for each family (`ip4`, `ip6`) and no interfaces. 0.3.0 to 0.4.0 have lists, and each address has a redundant
+`version`. 1.1.0 adds fields to interfaces and routes.
 """
 
 from ipaddress import ip_interface
@@ -12,35 +12,35 @@ import msgspec
 
 
 class ResultError(ValueError):
-    """A result that is not CNI; the message names the place in it."""
+    """A malformed result; the message names the position."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A network interface a plugin made or found."""
+    """A network interface that a plugin created or found."""
 
     name: str
     mac: str | None = None
     mtu: int | None = None
     sandbox: str | None = None
-    """Network namespace it is in; none or empty on the host."""
+    """The interface's network namespace; None or empty on the host."""
     socket_path: str | None = None
     pci_id: str | None = msgspec.field(default=None, name="pciID")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """An address assigned by a plugin."""
+    """An address that a plugin assigned."""
 
     ip: str
-    """Without a prefix length."""
+    """The address without a prefix length."""
     interface: int | None = None
-    """Index into `Result.interfaces`; None where the plugin has none."""
+    """Index into `Result.interfaces`, if the plugin gives it."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod needs of a CNI result; lists keep the order of the plugin.
+    """The parts of a CNI result that a pod needs, in the plugin's order.
 
-    Gateways, routes and name resolution are only checked for their form: the plugin has set up the former two, and
-    Kubernetes has a name resolution of its own.
+    Gateways, routes and DNS settings are only validated: the plugin has set up gateways and routes, and Kubernetes
+    configures DNS itself.
     """
 
     interfaces: tuple[Interface, ...] = ()
@@ -71,7 +71,7 @@ class _OldIp(msgspec.Struct):
 
 
 class _OldResult(msgspec.Struct):
-    """0.1.0 and 0.2.0."""
+    """A result of version 0.1.0 or 0.2.0."""
 
     ip4: _OldIp | None = None
     ip6: _OldIp | None = None
@@ -85,7 +85,7 @@ class _Ip(msgspec.Struct):
 
 
 class _ListResult(msgspec.Struct):
-    """0.3.0 and later. Lists may be null: that is how Go prints an empty one."""
+    """A result of version 0.3.0 or later. Lists may be null, because Go prints an empty list so."""
 
     interfaces: tuple[Interface, ...] | None = None
     ips: tuple[_Ip, ...] | None = None
@@ -94,9 +94,9 @@ class _ListResult(msgspec.Struct):
 
 
 def result_from_json(raw: dict[str, Any]) -> Result:
-    """Normalise the JSON of a result. Raise ResultError when it is none."""
+    """Normalise a result. Raise ResultError if it is malformed."""
     try:
-        # Recognised by the keys: plugins exist that print no version, or that of their library.
+        # The keys decide: some plugins print no version, or the version of their library.
         if "ips" not in raw and ("ip4" in raw or "ip6" in raw):
             return _from_old(msgspec.convert(raw, _OldResult))
         return _from_lists(msgspec.convert(raw, _ListResult))
@@ -105,11 +105,11 @@ def result_from_json(raw: dict[str, Any]) -> Result:
 
 
 def pod_ips(result: Result, *, ifname: str) -> list[str]:
-    """Return every address of the pod, without prefix lengths, in plugin order: those on `ifname` if there are any.
+    """Return the pod's addresses, in the plugin's order: those on `ifname`, or else all addresses in a sandbox.
 
-    An address without an interface counts as on it: older versions have none, and several networks leave the index
-    out. If there is none, every address counts whose interface is in a sandbox. A plugin for several networks may list
-    the addresses of further interfaces, and list them first, and a kubelet takes the first address for the pod's.
+    An address without an interface counts as an address on `ifname`: older versions have no interfaces, and several
+    networks omit the index. Addresses on other interfaces are left out, because a plugin for several networks may list
+    them first, and the kubelet takes the first address for the pod's.
     """
     named = [address.ip for address in result.ips if _is_on(ifname, address, result.interfaces)]
     return named or [address.ip for address in result.ips if _in_sandbox(address, result.interfaces)]

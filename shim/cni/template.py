@@ -1,6 +1,6 @@
-"""A CNI configuration made from a template and the pod address ranges of the node. Pure.
+"""A CNI configuration from a template and the node's pod address ranges. Pure.
 
-Placeholders are those of containerd's `conf_template`, without its template language: each stands for a piece of JSON.
+The placeholders are those of containerd's `conf_template`, without its template language. Each is replaced by JSON.
 """
 
 import ipaddress
@@ -14,16 +14,16 @@ from shim.cni.conf import ConfError, parse_network
 from shim.domain.errors import InvalidArgument
 
 FILE = "zz-pydockershim.conflist"
-"""Behind the file of every network add-on, which thus comes before it."""
+"""The name sorts after the files of network add-ons, so that an add-on's configuration wins."""
 
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 
 def render(template: str, *, ranges: Sequence[str], source: str) -> bytes:
-    """Return the configuration for address ranges such as `10.244.1.0/24`, of which there is one at least.
+    """Return the configuration for at least one address range, such as `10.244.1.0/24`.
 
-    InvalidArgument names `source`, and the placeholder or what is wrong with the configuration.
+    Raise InvalidArgument, which names `source`, if a placeholder is unknown or the configuration is invalid.
     """
     values = _values(ranges)
 
@@ -47,7 +47,7 @@ def render(template: str, *, ranges: Sequence[str], source: str) -> bytes:
 def _values(ranges: Sequence[str]) -> dict[str, str]:
     families = list(dict.fromkeys(ipaddress.ip_network(text).version for text in ranges))
     return {
-        # Inside the quotes of the template, as in containerd's.
+        # The template has the quotes around it, as with containerd.
         ".PodCIDR": ranges[0],
         ".PodCIDRRanges": msgspec.json.encode(ip_ranges(ranges)).decode(),
         ".Routes": msgspec.json.encode([{"dst": _EVERYWHERE[family]} for family in families]).decode(),

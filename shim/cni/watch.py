@@ -1,4 +1,4 @@
-"""The network in force, kept up to date by inotify on the configuration directory and those of drop-in plugins."""
+"""The network in force, kept current by inotify on the configuration directory and its drop-in directories."""
 
 import select
 import threading
@@ -17,9 +17,9 @@ from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it s
 from shim.base import deadline
 from shim.base.wakeup import Waker
 from shim.cni.conf import READ, Choice, Listing, NetworkConfig, choose, read_directory
-from shim.cni.conf_files import SUFFIXES, has_links, is_complete, reach
+from shim.cni.conf_files import SUFFIXES, has_links, is_complete, probe_directory
+from shim.cni.plugin_status import StatusWatch
 from shim.cni.programs import FindPlugins, find_plugins
-from shim.cni.status import StatusWatch
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, reason_of
 from shim.hostfs.client import HostCall, call_here
 
@@ -28,33 +28,30 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 NOT_READY = "NetworkPluginNotReady"
-"""Reason of the NetworkReady condition, in the word that kubelets and their users know."""
+"""Reason of the NetworkReady condition, as in other runtimes."""
 
 _FIND = "find cni plugins"
 
 FILES_NAMED = 10
-"""How many files that are not usable one message names."""
+"""Most unusable files that a message names."""
 
 STATUS_SECONDS = 0.8
-"""How long Status waits for the directories of plugins, and for what these say of themselves.
-
-Docker may take 4 s of the 5 s that Status has.
-"""
+"""Limit of Status for the plugin directories and the plugins' STATUS. Docker may take 4 s of Status's 5 s."""
 PROMPT_SECONDS = 0.02
-"""The same while all directories have answered less than RECENT_SECONDS ago: on a busy node the helper process that
-reads them may be late, and nothing has changed."""
+"""The same limit while all directories have answered within RECENT_SECONDS. On a busy node the helper process may be
+late, and the last answer is good enough."""
 RECENT_SECONDS = 6.0
-"""Longer than the 5 s between two questions of a kubelet, so that every second one waits, and finds what hangs."""
+"""Longer than the kubelet's interval of 5 s, so that every second Status waits, and detects a hung directory."""
 REACH_SECONDS = 0.05
-"""How long Status waits at least for the configuration directory: it answers at once, or has hung before."""
+"""Minimum wait of Status for the configuration directory, which either answers at once or hangs."""
 START_SECONDS = 2.0
-"""How long a start waits for the configuration directory to be read."""
+"""Limit of `start` for the first reading of the configuration directory."""
 FIRST_SECONDS = 10.0
-"""How long after a start new pods wait for that: on a busy node the start of the helper process alone takes seconds."""
+"""Limit of new pods for the first reading: on a busy node the start of the helper process alone takes seconds."""
 RETRY_SECONDS = 1.0
-"""From a reading that failed, such as without a helper process, to the next."""
+"""Interval between failed readings, for example without a helper process."""
 TRUSTED_SECONDS = 10.0
-"""How long Status answers as before while these directories do not: a disk may be slow."""
+"""Status gives the last answer for this time while a directory does not answer, because a disk may be slow."""
 
 _GONE = flags.DELETE_SELF | flags.MOVE_SELF
 _ENTRIES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE
@@ -69,20 +66,21 @@ class NetworkStatus:
 
     ready: bool
     reason: str
-    """Empty when ready."""
+    """Empty if ready."""
     message: str
 
 
 class ConfDirectory:
-    """Knows the network in force at every moment. Thread-safe; the directory may come, go and be replaced.
+    """Knows the network in force. Thread-safe. The directory may appear, vanish and be replaced.
 
-    Files are read when inotify reports a change. Plugin binaries are looked up on each request instead: a few `stat`
-    calls, right to the moment, where watches on directories that may not exist yet could only come close. A link is
-    followed when it is read. A change behind it counts at once where it is in the directory itself, as in a mounted
-    ConfigMap, which swaps the link `..data` that its files lead through; elsewhere, from the next change here.
+    Files are read when inotify reports a change. Plugin binaries are searched on each request instead, which takes a
+    few `stat` calls and is always current; their directories may not exist yet, so watches could miss changes. A link
+    is followed when it is read. A change behind a link is noticed at once if it is in the directory itself, as in a
+    mounted ConfigMap, whose link `..data` is swapped. A change elsewhere is noticed with the next change in the
+    directory.
 
-    All these directories may hang: no lock is held during a call, and Status does not wait for long. While the one of
-    configurations does, the network that was read from it stays in force, and Status names it.
+    All these directories may hang. Therefore no lock is held during a call, and Status waits only briefly. While the
+    configuration directory hangs, the last network stays in force, and Status names the hung directory.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class ConfDirectory:
         call: HostCall = call_here,
         probe: HostCall = call_here,
     ) -> None:
-        """`call` is how the directory is read, however long that takes; `probe` is bounded by the current scope."""
+        """`call` runs reads of the directory without a limit; `probe` runs them within the current scope."""
         self._find = find
         self._call, self._probe = call, probe
         self._directory = directory.absolute()
@@ -103,7 +101,7 @@ class ConfDirectory:
         self._listing = Listing(self._directory, problem=_HANGS)
         self._silent_since: float | None = None
         self._is_reported = False
-        """Whether it was logged that the directory does not answer."""
+        """Whether a log line has reported the directory as hung."""
         self._read = threading.Condition()
         self._is_read = False
         self._read_by = 0.0
@@ -117,7 +115,7 @@ class ConfDirectory:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read the directory and begin to follow it. FailedPrecondition when the kernel gives no inotify."""
+        """Read the directory and start to follow it. Raise FailedPrecondition if inotify is unavailable."""
         what = f"watch cni directory {self._directory}"
         try:
             watch = _Watch(self._directory, call=self._call)
@@ -133,13 +131,13 @@ class ConfDirectory:
         try:
             first.result(START_SECONDS)
         except TimeoutError:
-            pass  # what needs the network waits for it
+            pass  # new pods wait for the first reading
         except OSError as error:
             self.stop()
             raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
 
     def stop(self) -> None:
-        """End following, and wait for it."""
+        """Stop following and wait for the thread."""
         self._plugins.stop()
         if self._thread is None or self._stop is None:
             return
@@ -150,23 +148,23 @@ class ConfDirectory:
         self._thread = self._stop = None
 
     def chosen(self) -> NetworkConfig:
-        """Return the network for new pods. Raise FailedPrecondition with what is missing, and where it was searched."""
+        """Return the network for new pods. Raise FailedPrecondition with the reason if there is none."""
         self._wait_read(self._read_by - time.monotonic())
-        status, network = self._now()
+        status, network = self._refresh()
         if network is None:
             raise FailedPrecondition(status.message)
         return network
 
     def status(self) -> NetworkStatus:
-        """Return whether there is a network for new pods, which one, and which files were skipped and why.
+        """Return the NetworkReady condition. Its message names the network, and the skipped files with reasons.
 
-        Where plugins know STATUS, it is not ready while one of them says so.
+        The network is not ready while the STATUS of a plugin says so.
         """
         is_recent = self._is_recent()
         until = time.monotonic() + (PROMPT_SECONDS if is_recent else STATUS_SECONDS)
         self._wait_read(STATUS_SECONDS / 2)
-        status, network = self._now_or_before(until)
-        hangs = self._check_answers(until, at_least=0.0 if is_recent else REACH_SECONDS)
+        status, network = self._refresh_or_last(until)
+        hangs = self._check_hang(until, at_least=0.0 if is_recent else REACH_SECONDS)
         if network is None:
             return status
         if hangs:
@@ -180,7 +178,7 @@ class ConfDirectory:
         return NetworkStatus(ready=False, reason=NOT_READY, message=text)
 
     def _wait_read(self, seconds: float) -> None:
-        """Wait for the first reading, if it was started and has not come yet."""
+        """Wait for the first reading, if the watch is started."""
         if self._thread is not None and not self._is_read and seconds > 0:
             deadline.wait_for(self._read, lambda: self._is_read, what=READ, limit=seconds)
 
@@ -190,17 +188,17 @@ class ConfDirectory:
             self._read.notify_all()
 
     def _is_recent(self) -> bool:
-        """Return whether all directories have answered about the files of now less than RECENT_SECONDS ago."""
+        """Return whether all directories have answered about the current files within RECENT_SECONDS."""
         with self._lock:
             is_found = self._known_listing is self._listing and self._silent_since is None
             return is_found and time.monotonic() - self._known_at < RECENT_SECONDS
 
-    def _now_or_before(self, until: float) -> tuple[NetworkStatus, NetworkConfig | None]:
-        """Wait until then, a time of the monotonic clock."""
+    def _refresh_or_last(self, until: float) -> tuple[NetworkStatus, NetworkConfig | None]:
+        """Return the current status and network, or the last ones after the monotonic time `until`."""
         outer = deadline.current()
         try:
             with deadline.bound(max(until - time.monotonic(), 0.0)):
-                return self._now()
+                return self._refresh()
         except DeadlineExceeded as error:
             outer.check(_FIND)
             with self._lock:
@@ -209,9 +207,9 @@ class ConfDirectory:
                 return known
             return _not_ready(str(error)), None
 
-    def _now(self) -> tuple[NetworkStatus, NetworkConfig | None]:
+    def _refresh(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         listing = self._listing
-        now = self._found(listing)
+        now = self._evaluate(listing)
         with self._lock:
             changed = listing is self._listing and now != self._known
             if listing is self._listing:
@@ -221,7 +219,7 @@ class ConfDirectory:
                 _log(*now, awaited=listing.is_empty and not self._had_network)
         return now
 
-    def _found(self, listing: Listing) -> tuple[NetworkStatus, NetworkConfig | None]:
+    def _evaluate(self, listing: Listing) -> tuple[NetworkStatus, NetworkConfig | None]:
         try:
             choice = choose(listing, bin_dirs=self._bin_dirs, find=self._find)
         except ShimError as error:
@@ -229,15 +227,15 @@ class ConfDirectory:
             return _not_ready(str(error)), None
         return status_of(listing, choice), choice.network
 
-    def _check_answers(self, until: float, *, at_least: float) -> bool:
+    def _check_hang(self, until: float, *, at_least: float) -> bool:
         """Return whether the directory has hung for TRUSTED_SECONDS.
 
-        Wait until then, a time of the monotonic clock, and `at_least` so many seconds.
+        Wait for its answer until the monotonic time `until`, but for at least `at_least` seconds.
         """
         outer = deadline.current()
         try:
             with deadline.bound(max(until - time.monotonic(), at_least)):
-                self._probe(partial(reach, self._directory), path=str(self._directory), what=READ)
+                self._probe(partial(probe_directory, self._directory), path=str(self._directory), what=READ)
             silent = False
         except ShimError as error:
             outer.check(READ)
@@ -263,7 +261,7 @@ class ConfDirectory:
                 ready = [descriptor for descriptor, _ in waiting.poll(wait_ms)]
 
     def _follow_once(self, watch: "_Watch", first: Future[None]) -> bool:
-        """Read the directory if it has changed; False when it cannot be watched from the beginning."""
+        """Read the directory if it has changed. Return False if the first attempt to watch it fails."""
         try:
             watch.take_changes()
         except OSError as error:
@@ -288,15 +286,15 @@ class ConfDirectory:
             if not first.done():
                 first.set_result(None)
                 self._note_read()
-            self._now()
+            self._refresh()
         except ShimError as error:
             self._note_failure(error)
-        except Exception:  # without this thread the node would keep its network of today for good
+        except Exception:  # without this thread the network would never change again
             watch.is_read = True
             log.exception("failed to read CNI directory, waiting for its next change", directory=str(self._directory))
 
     def _watches_more(self, watch: "_Watch", listing: Listing) -> bool:
-        """Return whether a directory of drop-in plugins is newly watched: it may have changed since it was read."""
+        """Return whether a drop-in directory is newly watched, so that changes since its reading may be missed."""
         try:
             return watch.follow(listing.networks)
         except OSError as error:
@@ -304,7 +302,7 @@ class ConfDirectory:
             return False
 
     def _note_unwatched(self, error: OSError) -> None:
-        """Log that arming has failed, as without kernel memory or watches; what is watched so far goes on."""
+        """Log that a watch cannot be added, for example without free watches; existing watches continue."""
         log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
 
     def _note_failure(self, error: ShimError) -> None:
@@ -314,23 +312,23 @@ class ConfDirectory:
 
 
 class _Watch:
-    """inotify on a directory and on each directory above it: it may appear, vanish or be replaced at any level.
+    """inotify on a directory and all its parents, because any of them may appear, vanish or be replaced.
 
-    Directories in it that have drop-in plugins are watched as well, once their networks are known.
+    Drop-in directories are watched too, once their networks are known.
     """
 
     def __init__(self, directory: Path, *, call: HostCall) -> None:
         self._directory = directory
         self._call = call
         self._inotify = INotify()
-        self._ways: dict[int, set[str]] = {}
-        """Watched directories; the names in each that lead on to others."""
-        self._leaves: dict[int, Path] = {}
-        """Those of them whose files count."""
+        self._subdirectories: dict[int, set[str]] = {}
+        """The names of the watched subdirectories of each watched directory."""
+        self._with_files: dict[int, Path] = {}
+        """The watched directories with configuration files."""
         self._networks: frozenset[str] = frozenset()
         self._is_armed = False
         self.is_read = False
-        """Whether the directory has been read since it changed last."""
+        """Whether the directory has been read since its last change."""
 
     def fileno(self) -> int:
         return int(self._inotify.fileno())
@@ -339,58 +337,58 @@ class _Watch:
         self._inotify.close()
 
     def take_changes(self) -> None:
-        """Take all that is queued at once, and arm the watches where they have to be. OSError from that."""
+        """Process all queued events, and add watches if necessary. Raise OSError if that fails."""
         events = self._inotify.read(timeout=0)
-        if not self._is_armed or any(self._leads_elsewhere(event) for event in events):
+        if not self._is_armed or any(self._changes_directories(event) for event in events):
             self._is_armed = self.is_read = False
             self._arm()
         elif self.is_read:
-            self.is_read = False  # until it is known, also where that cannot be asked now
+            self.is_read = False  # stays so if the next line raises
             self.is_read = not any(self._changes_files(event) for event in events)
 
     def follow(self, networks: frozenset[str]) -> bool:
-        """Watch the directories of drop-in plugins of these networks; return whether one was not watched before."""
-        before = self._leaves
+        """Watch the drop-in directories of these networks; return whether any of them was not watched before."""
+        before = self._with_files
         self._networks = networks
         self._arm()
-        return not self._leaves.keys() <= before.keys()
+        return not self._with_files.keys() <= before.keys()
 
     def _arm(self) -> None:
-        """Watch from the root down, so that whatever changes below a watch in the meantime is an event on it.
+        """Add watches from the root down, so that a concurrent change below a watched directory causes an event.
 
-        The kernel walks the path for each watch, and could hang: so only once all directories have just answered.
+        The kernel resolves the path of each watch and could hang, so first all directories must answer.
         """
         drop_ins = [self._directory / network for network in sorted(self._networks)]
         for path in (self._directory, *drop_ins):
-            self._ask(partial(reach, path))
+            self._ask(partial(probe_directory, path))
         self._is_armed = True
-        before, self._ways, self._leaves = self._ways, {}, {}
+        before, self._subdirectories, self._with_files = self._subdirectories, {}, {}
         for path in reversed(self._directory.parents):
             self._add(path, {self._directory.relative_to(path).parts[0]})
         for path, names in ((self._directory, self._networks), *((path, set[str]()) for path in drop_ins)):
             if (watch := self._add(path, names)) is not None:
-                self._leaves[watch] = path
-        for watch in before.keys() - self._ways.keys():
-            with suppress(OSError):  # the kernel has dropped it with its directory
+                self._with_files[watch] = path
+        for watch in before.keys() - self._subdirectories.keys():
+            with suppress(OSError):  # the kernel has removed the watch with its directory
                 self._inotify.rm_watch(watch)
 
     def _add(self, path: Path, names: Iterable[str]) -> int | None:
-        """Watch a directory, in which `names` lead on; None where there is none, or none for us."""
+        """Watch a directory and note its subdirectories `names`. Return None if it is missing or forbidden."""
         try:
             watch: int = self._inotify.add_watch(path, _ENTRIES | _GONE | flags.ONLYDIR)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
-        self._ways.setdefault(watch, set()).update(names)
+        self._subdirectories.setdefault(watch, set()).update(names)
         return watch
 
-    def _leads_elsewhere(self, event: Any) -> bool:
+    def _changes_directories(self, event: Any) -> bool:
         if event.mask & flags.Q_OVERFLOW:
             return True
-        ways = self._ways.get(event.wd)
-        return ways is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in ways)
+        names = self._subdirectories.get(event.wd)
+        return names is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in names)
 
     def _changes_files(self, event: Any) -> bool:
-        directory = self._leaves.get(event.wd)
+        directory = self._with_files.get(event.wd)
         if directory is None:
             return False
         if event.mask & flags.CREATE and not self._ask(partial(is_complete, directory / event.name)):
@@ -402,7 +400,7 @@ class _Watch:
 
 
 def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
-    """Return the NetworkReady condition of a directory."""
+    """Return the NetworkReady condition for the content of a directory."""
     where = listing.directory
     passed = "; ".join(map(str, choice.skipped[:FILES_NAMED]))
     if more := len(choice.skipped) - FILES_NAMED:
@@ -422,7 +420,7 @@ def _not_ready(why: str) -> NetworkStatus:
 
 
 def _log(status: NetworkStatus, network: NetworkConfig | None, *, awaited: bool) -> None:
-    """Log a change. A network is `awaited` where a new node has no configuration yet: the add-on is a pod itself."""
+    """Log a change. A network is `awaited` on a new node without configuration, where the add-on itself is a pod."""
     if network is not None:
         log.info("CNI network ready", network=network.name, detail=status.message)
     elif awaited:

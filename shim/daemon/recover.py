@@ -96,7 +96,7 @@ def end_orphaned_plugins(rt: Runtime) -> None:
     known = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
     unfinished = {checkpoint.sandbox_id for checkpoint in known.values() if not checkpoint.ready}
     try:
-        lost = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=known.keys())
+        lost = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=known.keys())
         unfinished |= {attachment.container_id for attachment in lost if attachment.result is None}
     except ShimError as error:
         log.error("failed to find CNI plugins of pods without checkpoint", error=error)

@@ -28,9 +28,9 @@ from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.network import Plugins
-from shim.cni.networks import networks_of
-from shim.cni.programs import finding_by
+from shim.cni.network_source import network_source
+from shim.cni.plugins import Plugins
+from shim.cni.programs import find_plugins_via
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify, watchdog_seconds
@@ -411,8 +411,8 @@ def _prepare_cni_conf_late(rt: Runtime) -> bool:
 @contextlib.contextmanager
 def _cni(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> Iterator[Cni]:
     """Create what runs CNI plugins; its directory is watched inside the block."""
-    find = finding_by(host_fs)
-    networks = networks_of(config, find=find, host_fs=host_fs)
+    find = find_plugins_via(host_fs)
+    networks = network_source(config, find=find, host_fs=host_fs)
     networks.start()
     plugins = Plugins(
         bin_dirs=config.cni_bin_dir,

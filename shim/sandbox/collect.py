@@ -16,8 +16,8 @@ from shim.base import deadline
 from shim.base.gather import gather
 from shim.cni.cache import Attachment, attached_to, own_attachments
 from shim.cni.leases import leased
-from shim.cni.network import knows_gc
 from shim.cni.plugin import JsonObject
+from shim.cni.plugins import knows_gc
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.netns.pin import unpin
 from shim.runtime import Runtime
@@ -44,7 +44,7 @@ def collect_networks(rt: Runtime) -> bool:
     Unavailable while Docker is away: then it is not known which pods there are. What fails is logged; False if that was
     the DEL of an attachment, which the next call tries again.
     """
-    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=_pods(rt))
+    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=_pods(rt))
     released = gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
     for conflist in _networks(rt).values():
         if knows_gc(conflist):
@@ -107,7 +107,7 @@ def _collect(rt: Runtime, conflist: JsonObject) -> None:
     name = conflist["name"]
     try:
         with deadline.bound(GC_SECONDS):
-            if not rt.cni.plugins.collect(conflist, partial(_valid, rt, conflist)):
+            if not rt.cni.plugins.run_gc(conflist, partial(_valid, rt, conflist)):
                 log.info("CNI GC postponed: ADD or DEL running all the time", network=name)
     except ShimError as error:
         log.warning("CNI GC failed", network=name, error=error)
@@ -126,7 +126,7 @@ def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:
         for pod in known
         if pod.network and not pod.network.released and pod.network.conflist["name"] == name
     }
-    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=())
+    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=())
     ours = {pod.sandbox_id for pod in known} | {orphan.container_id for orphan in orphans}
     caches = {rt.config.cni_cache_dir, *OTHER_CACHES}
     attached = leased(conflist).union(*(attached_to(cache, network=name) for cache in caches))

@@ -23,7 +23,7 @@ from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
 from shim.cni.host_ports import accept_host_ports
 from shim.cni.masquerade import masquerades, remove_masquerade
-from shim.cni.network import Attachment, knows_check
+from shim.cni.plugins import Attachment, knows_check
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_metadata_from_dict
 from shim.domain.names import sandbox_name

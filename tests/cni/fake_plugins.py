@@ -1,4 +1,4 @@
-"""CNI plugins of shell script: each records how it was run, then answers what the test wrote."""
+"""CNI plugins as shell scripts, which record their runs and give prepared answers."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ echo "$call" >>{calls}/order
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One run of a plugin."""
+    """A run of a plugin."""
 
     plugin: str
     verb: str
@@ -26,7 +26,7 @@ class RecordedCall:
 
 
 class FakePlugins:
-    """A directory of plugins and what happened to them."""
+    """A directory of plugins, and their recorded runs."""
 
     def __init__(self, directory: Path) -> None:
         self.bin_dir = directory / "bin"
@@ -36,26 +36,26 @@ class FakePlugins:
             path.mkdir(parents=True)
 
     def write(self, name: str, body: str = "") -> Path:
-        """Make a plugin that runs `body` once it has recorded the call."""
+        """Write a plugin that records the run and then executes `body`."""
         head = RECORD.format(calls=shlex.quote(str(self._calls)))
         return self.write_program(name, f"{head}{body}\n")
 
     def write_program(self, name: str, text: str) -> Path:
-        """Make a plugin of a whole program."""
+        """Write a plugin with the content `text`."""
         path = self.bin_dir / name
         path.write_text(text)
         path.chmod(0o755)
         return path
 
     def write_answering(self, name: str, answer: object, *, code: int = 0) -> Path:
-        """Make a plugin that prints `answer` (bytes as they are, all else as JSON) on ADD, and nothing else."""
+        """Write a plugin that prints `answer` on ADD, as JSON unless it is bytes, and nothing on other verbs."""
         file = self._answers / name
         file.write_bytes(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
         return self.write(name, f'[ "$CNI_COMMAND" = ADD ] && cat {shlex.quote(str(file))}; exit {code}')
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """Every finished recording, in order."""
+        """All recorded runs, in order."""
         order = self._calls / "order"
         return [self._recorded(Path(line)) for line in order.read_text().splitlines()] if order.exists() else []
 

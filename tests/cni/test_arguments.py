@@ -17,7 +17,7 @@ from shim.cni.arguments import (
 from shim.domain.errors import InvalidArgument
 
 
-def test_cni_args_name_the_pod_and_begin_with_ignore_unknown() -> None:
+def test_cni_args_identify_the_pod_and_begin_with_ignore_unknown() -> None:
     metadata = pb.PodSandboxMetadata(name="web", namespace="shop", uid="u-1", attempt=2)
 
     assert cni_args(metadata, sandbox_id="c0ffee") == [
@@ -29,7 +29,7 @@ def test_cni_args_name_the_pod_and_begin_with_ignore_unknown() -> None:
     ]
 
 
-def test_port_mappings() -> None:
+def test_mappings_without_a_host_port_are_left_out() -> None:
     mappings = [
         pb.PortMapping(container_port=80, host_port=8080),
         pb.PortMapping(protocol=pb.UDP, container_port=53, host_port=53, host_ip="127.0.0.1"),
@@ -45,13 +45,15 @@ def test_port_mappings() -> None:
 
 
 @pytest.mark.parametrize("spellings", [("", "0.0.0.0"), ("0.0.0.0", "")])
-def test_a_mapping_in_two_spellings_is_given_once_for_both_families(spellings: tuple[str, str]) -> None:
+def test_two_spellings_of_the_unspecified_address_give_one_mapping_for_both_families(
+    spellings: tuple[str, str],
+) -> None:
     mappings = [pb.PortMapping(container_port=80, host_port=8080, host_ip=host_ip) for host_ip in spellings]
 
     assert port_mappings(mappings) == [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}]
 
 
-def test_of_two_ports_for_one_host_port_in_two_spellings_one_is_given() -> None:
+def test_two_spellings_of_a_host_address_give_one_mapping() -> None:
     mappings = [
         pb.PortMapping(container_port=number, host_port=8080, host_ip=host_ip)
         for number, host_ip in enumerate(("0.0.0.0", "", "::1", "0:0::1"), 80)
@@ -89,7 +91,7 @@ def test_of_two_ports_for_one_host_port_in_two_spellings_one_is_given() -> None:
         ("12.3456k", 12_346),
     ],
 )
-def test_bandwidth_quantities(text: str, bits: int | None) -> None:
+def test_bandwidth_is_parsed_as_a_kubernetes_quantity(text: str, bits: int | None) -> None:
     if bits is None:
         with pytest.raises(InvalidArgument, match="is not a quantity"):
             bandwidth({INGRESS_BANDWIDTH: text})
@@ -101,18 +103,18 @@ def test_bandwidth_quantities(text: str, bits: int | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "k", "10 M", "10MB", "10K", "10m5", "0x10", "1e", "ten", "\u0661k", "1" * 60, "1k\n"]
 )
-def test_what_is_no_quantity_names_the_annotation(key: str, text: str) -> None:
+def test_a_malformed_quantity_is_an_error_that_names_the_annotation(key: str, text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^annotation {key}: .* is not a quantity"):
         bandwidth({key: text})
 
 
 @pytest.mark.parametrize("text", ["0", "999", "-1M", "999999m", "1.1P", "1E", "1Pi", "1e999", "1e-9", "1Ei"])
-def test_bandwidth_out_of_range_names_the_annotation(text: str) -> None:
+def test_bandwidth_out_of_range_is_an_error_that_names_the_annotation(text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^annotation {EGRESS_BANDWIDTH}: .* is not between 1k and 1P"):
         bandwidth({EGRESS_BANDWIDTH: text})
 
 
-def test_bandwidth_of_both_directions() -> None:
+def test_each_direction_has_rate_and_burst() -> None:
     assert bandwidth({INGRESS_BANDWIDTH: "1M", EGRESS_BANDWIDTH: "2M", "other": "x"}) == {
         "ingressRate": 1_000_000,
         "ingressBurst": 2_147_483_647,
@@ -121,7 +123,7 @@ def test_bandwidth_of_both_directions() -> None:
     }
 
 
-def test_dns() -> None:
+def test_dns_has_all_lists_of_a_pod_with_resolver_settings() -> None:
     config = pb.DNSConfig(servers=["10.96.0.10"], searches=["svc.local"], options=["ndots:5"])
 
     assert dns(config) == {"servers": ["10.96.0.10"], "searches": ["svc.local"], "options": ["ndots:5"]}
@@ -143,7 +145,7 @@ def test_ip_ranges_have_a_set_for_each_family(pod_ranges: list[str], sets: list[
     assert ip_ranges(pod_ranges) == sets
 
 
-def test_a_pod_that_asks_for_nothing_has_no_capability_arguments() -> None:
+def test_a_plain_pod_has_no_capability_arguments() -> None:
     assert capability_args(pb.PodSandboxConfig(), pod_ranges=()) == {}
 
 

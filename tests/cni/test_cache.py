@@ -54,7 +54,7 @@ def test_the_file_is_the_one_the_reference_library_writes(tmp_path: Path) -> Non
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["pods-c0ffee-eth0"]
 
 
-def test_what_was_not_given_is_not_written(tmp_path: Path) -> None:
+def test_empty_fields_are_not_written(tmp_path: Path) -> None:
     write_cached(tmp_path, Attachment(conflist=CONFLIST, container_id="c0ffee", netns="", ifname="eth0"), result=RESULT)
 
     written = json.loads((tmp_path / "results/pods-c0ffee-eth0").read_bytes())
@@ -68,13 +68,13 @@ def test_a_second_add_replaces_the_entry(tmp_path: Path) -> None:
     assert cached_result(tmp_path, ATTACHMENT) == {"cniVersion": "1.0.0"}
 
 
-def test_an_attachment_comes_back_whole(tmp_path: Path) -> None:
+def test_an_attachment_is_read_back_completely(tmp_path: Path) -> None:
     write_cached(tmp_path, ATTACHMENT, result=RESULT)
 
     assert cached_attachments(tmp_path, container_id="c0ffee") == [msgspec.structs.replace(ATTACHMENT, result=RESULT)]
 
 
-def test_removal_may_be_repeated(tmp_path: Path) -> None:
+def test_an_entry_can_be_removed_repeatedly(tmp_path: Path) -> None:
     write_cached(tmp_path, ATTACHMENT, result=RESULT)
 
     remove_cached(tmp_path, ATTACHMENT)
@@ -85,7 +85,7 @@ def test_removal_may_be_repeated(tmp_path: Path) -> None:
 
 
 def written_by_go(tmp_path: Path, **changes: Any) -> Path:
-    """An entry in the words of a runtime that passes the bytes of a `.conf` file."""
+    """Return an entry as written by a runtime that caches the bytes of a `.conf` file."""
     config = {"cniVersion": "0.3.1", "name": "flannel", "type": "flannel"}
     entry = {
         "kind": "cniCacheV1",
@@ -118,13 +118,13 @@ def test_attachments_of_other_runtimes_are_found(tmp_path: Path) -> None:
     [{"kind": "cniCacheV2"}, {"containerId": "c0ffee-2"}, {"config": "e30="}, {"config": "%"}, {"cniArgs": "x"}],
     ids=["other-kind", "other-container", "no-config", "not-base64", "malformed"],
 )
-def test_entries_that_cannot_be_used_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_unusable_entries_are_skipped(tmp_path: Path, changes: dict[str, Any]) -> None:
     written_by_go(tmp_path, **changes)
 
     assert cached_attachments(tmp_path, container_id="c0ffee") == []
 
 
-def test_a_cut_off_entry_counts_as_absent(tmp_path: Path) -> None:
+def test_a_truncated_entry_counts_as_absent(tmp_path: Path) -> None:
     write_cached(tmp_path, ATTACHMENT, result=RESULT)
     path = tmp_path / "results/pods-c0ffee-eth0"
     path.write_bytes(path.read_bytes()[:100])
@@ -132,7 +132,7 @@ def test_a_cut_off_entry_counts_as_absent(tmp_path: Path) -> None:
     assert cached_result(tmp_path, ATTACHMENT) is None
 
 
-def test_a_disk_that_refuses_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_is_an_error_that_names_the_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "results/pods-c0ffee-eth0").mkdir(parents=True)
 
     with pytest.raises(
@@ -161,7 +161,7 @@ def test_an_entry_that_is_nested_too_deeply_counts_as_absent(tmp_path: Path, res
     assert cached_attachments(tmp_path, container_id="c0ffee") == []
 
 
-def test_who_made_it_is_in_a_key_of_its_own_and_comes_back(tmp_path: Path) -> None:
+def test_the_owner_is_in_a_separate_key_and_is_read_back(tmp_path: Path) -> None:
     owner = Owner(docker="/run/docker.sock", sandbox="k8s_POD_web_default_u-1_0")
     made = msgspec.structs.replace(ATTACHMENT, container_id="c0" * 32, owner=owner)
     write_cached(tmp_path, made, result=None)
@@ -169,11 +169,11 @@ def test_who_made_it_is_in_a_key_of_its_own_and_comes_back(tmp_path: Path) -> No
     written = json.loads((tmp_path / f"results/pods-{'c0' * 32}-eth0").read_bytes())
     assert written["pydockershim"] == {"docker": "/run/docker.sock", "sandbox": "k8s_POD_web_default_u-1_0"}
     assert "result" not in written
-    assert own_attachments(tmp_path, docker="/run/docker.sock", beside=()) == [made]
-    assert own_attachments(tmp_path, docker="/run/docker.sock", beside=["c0" * 32]) == []
+    assert own_attachments(tmp_path, docker="/run/docker.sock", excluding=()) == [made]
+    assert own_attachments(tmp_path, docker="/run/docker.sock", excluding=["c0" * 32]) == []
 
 
-def test_more_orphans_than_one_round_takes_are_found_later(tmp_path: Path) -> None:
+def test_orphans_beyond_the_limit_of_a_round_are_found_later(tmp_path: Path) -> None:
     owner = Owner(docker="/d", sandbox="k8s_POD_a")
     write_cached(tmp_path, msgspec.structs.replace(ATTACHMENT, container_id="a" * 64, owner=owner), result=RESULT)
     (written,) = (tmp_path / "results").iterdir()
@@ -181,10 +181,10 @@ def test_more_orphans_than_one_round_takes_are_found_later(tmp_path: Path) -> No
         entry = written.read_bytes().replace(b"a" * 64, f"{number:064}".encode())
         written.with_name(written.name.replace("a" * 64, f"{number:064}")).write_bytes(entry)
 
-    assert len(own_attachments(tmp_path, docker="/d", beside=())) == 1000
+    assert len(own_attachments(tmp_path, docker="/d", excluding=())) == 1000
 
 
-def test_a_network_with_the_beginning_of_anothers_name_is_another(tmp_path: Path) -> None:
+def test_attachments_of_a_network_whose_name_is_a_prefix_are_told_apart(tmp_path: Path) -> None:
     write_cached(tmp_path, ATTACHMENT, result=RESULT)
     longer = msgspec.structs.replace(ATTACHMENT, conflist={**CONFLIST, "name": "pods-2"}, container_id="beef")
     write_cached(tmp_path, longer, result=RESULT)
@@ -192,9 +192,9 @@ def test_a_network_with_the_beginning_of_anothers_name_is_another(tmp_path: Path
     assert attached_to(tmp_path, network="pods") == {("c0ffee", "eth0")}
 
 
-def test_a_cache_that_is_not_there_is_empty_and_one_that_cannot_be_listed_an_error(tmp_path: Path) -> None:
+def test_a_missing_cache_is_empty_and_an_unreadable_cache_is_an_error(tmp_path: Path) -> None:
     assert attached_to(tmp_path / "none", network="pods") == set()
     (tmp_path / "results").symlink_to("results")
 
     with pytest.raises(ShimError, match=f"^list cni result cache {tmp_path}: too many levels of symbolic links"):
-        own_attachments(tmp_path, docker="/d", beside=())
+        own_attachments(tmp_path, docker="/d", excluding=())

@@ -70,7 +70,7 @@ def test_a_list_under_another_suffix_is_a_list(file: str) -> None:
     ],
     ids=["none", "empty", "old", "newest", "several", "only-several", "one-too-new", "no-several"],
 )
-def test_the_newest_version_known_to_both_is_in_use(version: Any, versions: Any, in_use: str) -> None:
+def test_the_newest_version_that_both_support_is_in_use(version: Any, versions: Any, in_use: str) -> None:
     raw = conflist(cniVersion=version, cniVersions=versions)
 
     assert parsed({key: value for key, value in raw.items() if value is not None}).conflist["cniVersion"] == in_use
@@ -103,7 +103,7 @@ def test_the_newest_version_known_to_both_is_in_use(version: Any, versions: Any,
         (conflist(loadOnlyInlinedPlugins="no"), "loadOnlyInlinedPlugins must be true or false, not 'no'"),
     ],
 )
-def test_a_list_that_cannot_be_used_says_why(raw: Any, words: str) -> None:
+def test_an_unusable_list_is_an_error_with_the_reason(raw: Any, words: str) -> None:
     assert reason(raw).startswith(words)
 
 
@@ -119,18 +119,18 @@ def test_a_list_that_cannot_be_used_says_why(raw: Any, words: str) -> None:
     ],
     ids=["empty", "blank", "half", "yaml", "binary", "deep"],
 )
-def test_a_file_that_is_not_json_says_where(data: bytes, words: str) -> None:
+def test_an_error_in_json_has_its_position(data: bytes, words: str) -> None:
     with pytest.raises(ConfError) as raised:
         parse_network(data, file="10.conflist")
 
     assert str(raised.value).startswith(words)
 
 
-def test_a_reason_stays_short() -> None:
+def test_the_reason_of_an_error_is_short() -> None:
     assert len(reason(conflist(name="/" * 100_000))) < 200
 
 
-def test_capabilities_count_only_when_true() -> None:
+def test_only_capabilities_that_are_true_are_declared() -> None:
     plugin = {"type": "portmap", "capabilities": {"portMappings": True, "dns": False, "mac": "yes"}}
     network = parsed(conflist(plugins=[BRIDGE, plugin]))
 
@@ -154,7 +154,7 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert names == ["net-10.json", "net-100.conf", "net-20.conflist", "net-30.conflist"]
 
 
-def test_what_cannot_be_read_is_reported_with_its_reason(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "10.conflist").symlink_to(tmp_path / "nowhere")
     write(tmp_path, "20.conflist", " " * (FILE_LIMIT + 1))
     write(tmp_path, "30.conflist", "{")
@@ -166,7 +166,7 @@ def test_what_cannot_be_read_is_reported_with_its_reason(tmp_path: Path) -> None
     )
 
 
-def test_a_directory_of_none_or_nothing_is_a_problem(tmp_path: Path) -> None:
+def test_a_missing_or_empty_directory_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     assert read_directory(tmp_path / "absent").problem == "does not exist"
@@ -201,7 +201,7 @@ def test_without_a_usable_file_nothing_is_chosen(tmp_path: Path) -> None:
     assert str(choice.skipped[0]) == f"10: plugin binary bridge not found in {tmp_path}"
 
 
-def test_a_name_that_is_no_text_is_reported_as_text(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf8_is_reported_as_text(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"10-\xff.conflist")).write_text(json.dumps(conflist()))
 
     assert read_directory(tmp_path).entries == (NetworkConfig("10-\ufffd.conflist", conflist()),)
@@ -214,7 +214,7 @@ def test_a_directory_of_too_many_files_is_a_problem(tmp_path: Path) -> None:
     assert read_directory(tmp_path).problem == f"holds more than {FILES_LIMIT} files, so none is read"
 
 
-def test_a_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_does_not_block_reading(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "10.conf")
 
     assert read_directory(tmp_path).entries == (Skipped("10.conf", "cannot be read: not a regular file"),)
@@ -225,7 +225,7 @@ def drop_in(directory: Path, network: str, name: str, raw: Any) -> None:
     write(directory / network, name, raw)
 
 
-def test_plugins_of_the_directory_of_a_network_are_added_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_drop_ins_are_appended_in_the_order_of_their_names(tmp_path: Path) -> None:
     write(tmp_path, "10.conflist", conflist())
     for name in ("20-b.conf", "100-a.conf"):
         drop_in(tmp_path, "pods", name, {"type": name, "vendor": "kept", "name": "ignored"})
@@ -241,7 +241,7 @@ def test_plugins_of_the_directory_of_a_network_are_added_in_the_order_of_their_n
     assert network.conflist["plugins"][1]["vendor"] == "kept"
 
 
-def test_a_list_may_have_no_plugins_but_drop_ins(tmp_path: Path) -> None:
+def test_a_list_may_consist_of_drop_ins_alone(tmp_path: Path) -> None:
     write(tmp_path, "10.conflist", {"cniVersion": "1.1.0", "name": "pods"})
     assert read_directory(tmp_path).entries == (
         Skipped("10.conflist", "no plugins: 'plugins' must be a list of at least one"),
@@ -265,8 +265,8 @@ def test_a_list_may_have_no_plugins_but_drop_ins(tmp_path: Path) -> None:
         ("10.json", conflist(), ""),
     ],
 )
-def test_drop_ins_are_for_lists_that_may_have_them(tmp_path: Path, file: str, raw: Any, reason: str) -> None:
-    """As in the reference library: not for a file of a single plugin, nor beside an empty list."""
+def test_drop_ins_need_a_conflist_that_allows_them(tmp_path: Path, file: str, raw: Any, reason: str) -> None:
+    """As in the reference library, a file with a single plugin or with an empty list has none."""
     write(tmp_path, file, raw)
     drop_in(tmp_path, "pods", "10.conf", {"type": "more"})
 
@@ -291,7 +291,7 @@ def test_drop_ins_are_for_lists_that_may_have_them(tmp_path: Path, file: str, ra
     ],
     ids=["half", "list", "no type", "bad type", "too large"],
 )
-def test_a_drop_in_that_cannot_be_used_takes_its_network_out(tmp_path: Path, raw: Any, reason: str) -> None:
+def test_an_unusable_drop_in_makes_its_network_unusable(tmp_path: Path, raw: Any, reason: str) -> None:
     write(tmp_path, "10.conflist", conflist())
     write(tmp_path, "20.conflist", conflist(name="next"))
     drop_in(tmp_path, "pods", "10.conf", BRIDGE)
@@ -304,7 +304,7 @@ def test_a_drop_in_that_cannot_be_used_takes_its_network_out(tmp_path: Path, raw
     assert isinstance(second, NetworkConfig)
 
 
-def test_too_many_drop_ins_take_their_network_out(tmp_path: Path) -> None:
+def test_too_many_drop_ins_make_their_network_unusable(tmp_path: Path) -> None:
     write(tmp_path, "10.conflist", conflist())
     for number in range(FILES_LIMIT + 1):
         drop_in(tmp_path, "pods", f"{number}.conf", "")
@@ -312,7 +312,7 @@ def test_too_many_drop_ins_take_their_network_out(tmp_path: Path) -> None:
     assert read_directory(tmp_path).entries == (Skipped("10.conflist", "pods holds more than 1000 files"),)
 
 
-def test_a_file_of_the_name_of_a_network_has_no_drop_ins(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_drop_in_directory_is_ignored(tmp_path: Path) -> None:
     write(tmp_path, "10.conflist", conflist())
     write(tmp_path, "pods", "anything")
 

@@ -16,7 +16,7 @@ def conflist(*plugins: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def iptables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs that keep rules, a line each, in a file of their name beside them."""
+    """A directory with fakes of iptables and ip6tables, which keep their rules in a file."""
     for name in ("iptables", "ip6tables"):
         rules = shlex.quote(str(tmp_path / f"{name}.rules"))
         program = tmp_path / name
@@ -41,11 +41,11 @@ def iptables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([{"type": "firewall"}], ""),
     ],
 )
-def test_which_chain_is_to_accept(plugins: list[dict[str, Any]], chain: str) -> None:
+def test_the_chain_depends_on_the_plugins_of_the_list(plugins: list[dict[str, Any]], chain: str) -> None:
     assert admin_chain(conflist(*plugins)) == chain
 
 
-def test_the_rule_is_added_once_for_each_family(iptables: Path) -> None:
+def test_the_rule_is_appended_once_for_each_family(iptables: Path) -> None:
     network = conflist(PORTMAP, {"type": "firewall"})
 
     accept_host_ports(network, addresses=["10.244.0.2"])
@@ -56,20 +56,20 @@ def test_the_rule_is_added_once_for_each_family(iptables: Path) -> None:
     assert (iptables / "ip6tables.rules").read_text().splitlines() == [rule]
 
 
-def test_a_network_without_the_plugin_gets_no_rule(iptables: Path) -> None:
+def test_a_network_without_the_firewall_plugin_gets_no_rule(iptables: Path) -> None:
     accept_host_ports(conflist(PORTMAP), addresses=["10.244.0.2"])
 
     assert (iptables / "iptables.rules").read_text() == ""
 
 
-def test_a_node_without_iptables_runs_pods_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_iptables_is_only_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
     accept_host_ports(conflist(PORTMAP, {"type": "firewall"}), addresses=["10.244.0.2"])
 
 
 @pytest.mark.parametrize("body", ["exit 2", "exit 1", "kill -9 $$"])
-def test_an_iptables_that_fails_is_no_reason_to_fail_the_pod(iptables: Path, body: str) -> None:
+def test_a_failure_of_iptables_is_only_logged(iptables: Path, body: str) -> None:
     (iptables / "iptables").write_text(f"#!/bin/sh\n{body}\n")
 
     accept_host_ports(conflist(PORTMAP, {"type": "firewall"}), addresses=["10.244.0.2"])

@@ -19,7 +19,7 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_reservation_names_its_container_and_interface(tmp_path: Path, network: Path) -> None:
+def test_reservations_give_container_and_interface(tmp_path: Path, network: Path) -> None:
     (network / "10.1.0.2").write_bytes(b"c0ffee\r\neth0")
     (network / "fd00::2").write_bytes(b"c0ffee\r\nnet1")
     (network / "10.1.0.3").write_bytes(b"0ld")
@@ -29,17 +29,17 @@ def test_each_reservation_names_its_container_and_interface(tmp_path: Path, netw
     assert leased(conflist(tmp_path)) == {("c0ffee", "eth0"), ("c0ffee", "net1"), ("0ld", "eth0")}
 
 
-def test_another_kind_of_ipam_has_none(tmp_path: Path, network: Path) -> None:
+def test_another_ipam_plugin_has_no_reservations(tmp_path: Path, network: Path) -> None:
     (network / "10.1.0.2").write_bytes(b"c0ffee\r\neth0")
 
     assert leased(conflist(tmp_path, "dhcp")) == set()
 
 
-def test_a_network_without_reservations_has_none(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_reservations(tmp_path: Path) -> None:
     assert leased(conflist(tmp_path)) == set()
 
 
-def test_more_than_can_be_read_is_an_error(tmp_path: Path, network: Path) -> None:
+def test_more_reservations_than_the_limit_are_an_error(tmp_path: Path, network: Path) -> None:
     for number in range(MAX_LEASES + 1):
         (network / f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}").touch()
 

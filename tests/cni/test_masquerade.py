@@ -1,4 +1,4 @@
-"""Against the real iptables, in a network namespace of its own."""
+"""Leftover rules of the real iptables, in a new network namespace."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def masquerade(place: Path, container_id: str, address: str) -> None:
     nat(place, "-A", "POSTROUTING", "-s", address, "-j", chain, *comment)
 
 
-def test_the_rules_of_one_container_go_with_their_chain(place: Path) -> None:
+def test_the_rules_of_a_container_and_their_chains_are_removed(place: Path) -> None:
     before = nat(place, "-S")
     masquerade(place, OTHER, "10.1.0.3")
     others = nat(place, "-S")
@@ -61,7 +61,7 @@ def remove_in(place: Path, container_id: str) -> None:
     in_netns(place, lambda: remove_masquerade(container_id))
 
 
-def test_what_is_no_id_of_a_container_removes_nothing(place: Path) -> None:
+def test_a_malformed_container_id_removes_nothing(place: Path) -> None:
     masquerade(place, OTHER, "10.1.0.3")
     before = nat(place, "-S")
 
@@ -71,6 +71,6 @@ def test_what_is_no_id_of_a_container_removes_nothing(place: Path) -> None:
     assert nat(place, "-S") == before
 
 
-def test_only_a_list_that_masquerades_is_asked() -> None:
+def test_a_list_masquerades_if_a_plugin_has_ipmasq() -> None:
     assert masquerades(json.loads('{"plugins": [{"type": "bridge", "ipMasq": true}]}'))
     assert not masquerades(json.loads('{"plugins": [{"type": "bridge", "ipMasq": false}, {"type": "portmap"}]}'))

@@ -26,9 +26,9 @@ KILLED = -9
 
 @contextmanager
 def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a shell script that says when it has begun, in a session of its own as plugins do.
+    """Run a shell script in a new session, like a plugin, inside the block, once it has started.
 
-    It must not call exec: while that is under way, the kernel shows no environment.
+    The script must not call exec: during an exec the kernel shows no environment.
     """
     with subprocess.Popen(
         ["/bin/sh", "-c", f"echo begun; {script}"],
@@ -49,19 +49,19 @@ def plugin(script: str = "read _", *, sandbox: str = SANDBOX) -> AbstractContext
     return running(script, CNI_COMMAND="ADD", CNI_CONTAINERID=sandbox)
 
 
-def test_a_plugin_that_was_left_running_is_ended(host_fs: HostFs) -> None:
+def test_an_orphaned_plugin_is_killed(host_fs: HostFs) -> None:
     with plugin() as left:
         end_orphans({SANDBOX}, host_fs=host_fs)
         assert left.wait(0) == KILLED
 
 
-def test_what_it_has_started_is_ended_with_it(host_fs: HostFs) -> None:
+def test_children_of_an_orphaned_plugin_are_killed(host_fs: HostFs) -> None:
     with plugin("sleep 1000 & echo forked; wait") as left:
         assert left.stdout is not None
         assert left.stdout.readline() == b"forked\n"
         end_orphans({SANDBOX}, host_fs=host_fs)
         assert left.wait(0) == KILLED
-        assert left.stdout.read() == b""  # the child had this pipe open
+        assert left.stdout.read() == b""  # the child had this pipe open too
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_it_has_started_is_ended_with_it(host_fs: HostFs) -> None:
     ],
     ids=["of another runtime", "no plugin", "mentions it", "no environment"],
 )
-def test_others_are_left_alone(environment: dict[str, str], host_fs: HostFs) -> None:
+def test_other_processes_are_left_alone(environment: dict[str, str], host_fs: HostFs) -> None:
     with running("read _", **environment) as other:
         end_orphans({SANDBOX}, host_fs=host_fs)
         assert other.poll() is None
@@ -93,17 +93,15 @@ def test_an_environment_is_read_up_to_its_limit(tmp_path: Path) -> None:
         assert sandbox_of_plugin(tmp_path, {SANDBOX}) == ""
 
 
-def test_several_are_ended(host_fs: HostFs) -> None:
+def test_several_orphans_are_killed(host_fs: HostFs) -> None:
     with ExitStack() as stack:
         left = [stack.enter_context(plugin(sandbox=sandbox)) for sandbox in (SANDBOX, OTHER, SANDBOX)]
         end_orphans({SANDBOX, OTHER}, host_fs=host_fs)
         assert [one.wait(0) for one in left] == [KILLED] * 3
 
 
-def test_those_that_do_not_end_are_waited_for_once_and_together(
-    monkeypatch: pytest.MonkeyPatch, host_fs: HostFs
-) -> None:
-    # No process of a test can be put where a kill does not reach it: the kernel's answer is played.
+def test_orphans_that_do_not_end_share_one_limited_wait(monkeypatch: pytest.MonkeyPatch, host_fs: HostFs) -> None:
+    # A test cannot start an unkillable process, so the wait is replaced.
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
     monkeypatch.setattr(orphans, "END_SECONDS", 2.0)
     with ExitStack() as stack:
@@ -118,10 +116,10 @@ def test_without_an_unfinished_sandbox_no_process_is_inspected(host_fs: HostFs, 
     end_orphans(set(), host_fs=host_fs, proc=tmp_path / "not there")
 
 
-def test_a_process_whose_environment_cannot_be_read_holds_up_nothing(
+def test_a_process_whose_environment_hangs_delays_nothing(
     host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a process that hangs in munmap on a dead volume: the read of its environ does not return."""
+    """A read of environ does not return, for example, for a process that hangs in munmap on a dead volume."""
     monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
     with plugin() as left, structlog.testing.capture_logs() as lines:
         for pid in (1, left.pid):
@@ -137,7 +135,7 @@ def test_a_process_whose_environment_cannot_be_read_holds_up_nothing(
     release(tmp_path / "1/environ")
 
 
-def test_a_helper_process_that_starts_slowly_hides_no_plugin(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_start_of_the_helper_process_hides_no_plugin(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
     host_fs.start()
     os.kill(host_fs.pid, signal.SIGSTOP)
@@ -150,14 +148,14 @@ def test_a_helper_process_that_starts_slowly_hides_no_plugin(host_fs: HostFs, mo
 
 
 def proc_with(tmp_path: Path, count: int) -> Path:
-    """A stand-in for /proc with so many processes that are no plugins."""
+    """Create a fake /proc with processes that are not plugins."""
     for pid in range(1, count + 1):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "environ").write_bytes(b"PATH=/bin\0")
     return tmp_path
 
 
-def test_the_processes_of_a_large_node_take_few_calls(
+def test_many_processes_take_few_calls_of_the_helper_process(
     host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -167,7 +165,7 @@ def test_the_processes_of_a_large_node_take_few_calls(
         made.append(path)
         return call(*arguments, path=path, **options)
 
-    monkeypatch.setattr(orphans, "BATCH_SECONDS", SECONDS)  # those of a slow batch are read one by one
+    monkeypatch.setattr(orphans, "BATCH_SECONDS", SECONDS)  # processes of a slow batch are read separately
     monkeypatch.setattr(host_fs, "call", counted)
     end_orphans({SANDBOX}, host_fs=host_fs, proc=proc_with(tmp_path, 10 * orphans.BATCH + 1))
     assert len(made) == 1 + 11
@@ -181,9 +179,7 @@ def test_a_plugin_is_found_in_every_batch(host_fs: HostFs, tmp_path: Path) -> No
     assert sorted(orphans._Processes(frozenset({SANDBOX}), host_fs, proc).plugins()) == plugins
 
 
-def test_processes_that_cannot_be_read_for_too_many_that_hang_are_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_hung_processes_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
     host_fs = HostFs()
     proc = proc_with(tmp_path, 5)
@@ -201,7 +197,7 @@ def test_processes_that_cannot_be_read_for_too_many_that_hang_are_reported(
     host_fs.stop()
 
 
-def test_the_wait_for_their_end_ends_with_the_scope(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scope_ends_the_wait_for_killed_orphans(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
     monkeypatch.setattr(orphans, "END_SECONDS", 60.0)
     scope = deadline.Scope()
@@ -216,6 +212,6 @@ def test_the_wait_for_their_end_ends_with_the_scope(host_fs: HostFs, monkeypatch
 
 
 def release(fifo: Path) -> None:
-    """Let the read of a FIFO return."""
+    """Make a read of a FIFO return."""
     with fifo.open("wb"):
         pass

@@ -34,7 +34,7 @@ def failure(binary: Path) -> PluginError:
     return raised.value
 
 
-def test_the_protocol_by_environment_and_stdin(fakes: FakePlugins) -> None:
+def test_a_plugin_gets_environment_and_configuration(fakes: FakePlugins) -> None:
     binary = fakes.write_answering("bridge", ADDRESS)
 
     assert add(binary) == ADDRESS
@@ -52,13 +52,13 @@ def test_the_protocol_by_environment_and_stdin(fakes: FakePlugins) -> None:
     assert call.environment["PATH"], "plugins run iptables"
 
 
-def test_what_a_plugin_prints_on_del_does_not_matter(fakes: FakePlugins) -> None:
+def test_the_output_of_del_is_ignored(fakes: FakePlugins) -> None:
     binary = fakes.write("bridge", "echo deleted, more or less")
 
     assert run_plugin(call_of(binary, verb="DEL"), config={}, timeout=30) == b"deleted, more or less\n"
 
 
-def test_an_error_object_keeps_code_message_and_details(fakes: FakePlugins) -> None:
+def test_an_error_has_code_message_and_details_of_the_error_object(fakes: FakePlugins) -> None:
     reported = {"cniVersion": "1.0.0", "code": 11, "msg": "no addresses left", "details": "range 10.1.0.0/24"}
     binary = fakes.write_answering("bridge", reported, code=1)
 
@@ -121,7 +121,7 @@ def test_an_answer_that_is_not_cni_is_an_error_that_names_the_binary(fakes: Fake
     assert str(failure(binary)) == f"cni ADD by plugin {binary} for sandbox c0ffee: {words}"
 
 
-def test_garbage_is_quoted_in_part(fakes: FakePlugins) -> None:
+def test_a_limited_part_of_garbage_is_quoted(fakes: FakePlugins) -> None:
     binary = fakes.write("bridge", "head -c 5000 /dev/zero | tr '\\0' x")
 
     assert str(failure(binary)).endswith(f"printed no JSON: '{'x' * 200}'...")
@@ -136,21 +136,21 @@ def test_a_long_error_stays_short_enough_for_a_status(fakes: FakePlugins) -> Non
     assert error.msg == "m" * 9000
 
 
-def test_a_plugin_that_hangs_is_given_up(fakes: FakePlugins) -> None:
+def test_a_hung_plugin_is_killed_after_its_timeout(fakes: FakePlugins) -> None:
     binary = fakes.write("bridge", "sleep 60")
 
     with pytest.raises(DeadlineExceeded, match=rf"^cni ADD by plugin {binary} for sandbox c0ffee: not finished within"):
         run_add(call_of(binary), config={}, timeout=0.3)
 
 
-def test_a_plugin_that_cannot_be_started(fakes: FakePlugins) -> None:
+def test_a_plugin_that_cannot_be_started_is_an_error(fakes: FakePlugins) -> None:
     binary = fakes.write_program("bridge", "#!/no/such/interpreter\n")
 
     with pytest.raises(FailedPrecondition, match=rf"plugin {binary} .*: cannot be started: no such file"):
         add(binary)
 
 
-def test_deeply_nested_garbage_is_garbage(fakes: FakePlugins) -> None:
+def test_deeply_nested_json_is_an_error(fakes: FakePlugins) -> None:
     binary = fakes.write_answering("bridge", b"[" * 200_000)
 
     assert failure(binary).msg.startswith("printed no JSON: '[[[[")
@@ -168,7 +168,7 @@ def test_a_plugin_is_the_first_executable_of_its_name(tmp_path: Path) -> None:
     assert find_plugins(["bridge"], dirs[:3]) == {}
 
 
-def test_a_plugin_that_cannot_be_looked_up_is_missing(tmp_path: Path) -> None:
+def test_a_plugin_whose_name_is_too_long_is_missing(tmp_path: Path) -> None:
     assert find_plugins(["a" * 300], [tmp_path]) == {}
 
 

@@ -10,8 +10,8 @@ import pytest
 from shim.base import deadline
 from shim.cni import executable, watch
 from shim.cni.conf import NetworkConfig, read_directory
-from shim.cni.network import Plugins
-from shim.cni.programs import finding_by
+from shim.cni.plugins import Plugins
+from shim.cni.programs import find_plugins_via
 from shim.cni.watch import NOT_READY, ConfDirectory
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.hostfs.client import HostFs
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def host_fs() -> Iterator[HostFs]:
-    """A helper process that ends with the test, and with it what hangs in it."""
+    """A helper process that ends with the test, including its hung calls."""
     host_fs = HostFs()
     host_fs.call(os.getpid, path="p", what="start")
     yield host_fs
@@ -32,7 +32,7 @@ def host_fs() -> Iterator[HostFs]:
 
 @pytest.fixture
 def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that does not answer, as on a dead volume."""
+    """A directory that does not answer, as on a dead volume: searching it hangs."""
     gate, directory = tmp_path / "gate", tmp_path / "dead"
     os.mkfifo(gate)
     monkeypatch.setattr("shim.cni.programs.executables", Hanging(gate, directory))
@@ -40,7 +40,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Hanging:
-    """Does not return for one directory."""
+    """Hang for a single directory."""
 
     def __init__(self, gate: Path, directory: Path) -> None:
         self.gate, self.directory = gate, directory
@@ -55,13 +55,13 @@ def networks_in(tmp_path: Path, host_fs: HostFs, *bin_dirs: Path) -> ConfDirecto
     conf = tmp_path / "net.d"
     conf.mkdir()
     (conf / "10.conf").write_text('{"cniVersion": "1.0.0", "name": "n", "type": "bridge"}')
-    return ConfDirectory(conf, bin_dirs=bin_dirs, find=finding_by(host_fs, seconds=1.0))
+    return ConfDirectory(conf, bin_dirs=bin_dirs, find=find_plugins_via(host_fs, seconds=1.0))
 
 
 def test_plugins_are_found_in_the_order_of_directories(host_fs: HostFs, tmp_path: Path) -> None:
     first, second = FakePlugins(tmp_path / "first"), FakePlugins(tmp_path / "second")
     second.write("bridge")
-    find = finding_by(host_fs)
+    find = find_plugins_via(host_fs)
     bin_dirs = [first.bin_dir, tmp_path / "none", second.bin_dir]
     assert find(["bridge"], bin_dirs) == {"bridge": second.bin_dir / "bridge"}
     first.write("bridge")
@@ -70,7 +70,7 @@ def test_plugins_are_found_in_the_order_of_directories(host_fs: HostFs, tmp_path
     assert find(["portmap", "other", "bridge", "portmap"], bin_dirs) == found
 
 
-def test_a_directory_that_hangs_is_a_network_that_is_not_ready_and_named(
+def test_a_hung_plugin_directory_makes_the_network_not_ready_and_is_named(
     host_fs: HostFs, tmp_path: Path, dead: Path
 ) -> None:
     networks = networks_in(tmp_path, host_fs, dead)
@@ -87,7 +87,7 @@ def test_a_directory_that_hangs_is_a_network_that_is_not_ready_and_named(
         networks.stop()
 
 
-def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
+def test_a_briefly_slow_plugin_directory_leaves_the_network_ready(
     host_fs: HostFs, tmp_path: Path, dead: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "STATUS_SECONDS", 0.1)
@@ -100,14 +100,14 @@ def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
     assert not networks.status().ready
 
 
-def test_a_plugin_whose_directory_hangs_is_not_run(host_fs: HostFs, tmp_path: Path, dead: Path) -> None:
-    plugins = Plugins(bin_dirs=[dead], cache_dir=tmp_path, timeout=10, find=finding_by(host_fs, seconds=1.0))
+def test_a_plugin_in_a_hung_directory_is_not_run(host_fs: HostFs, tmp_path: Path, dead: Path) -> None:
+    plugins = Plugins(bin_dirs=[dead], cache_dir=tmp_path, timeout=10, find=find_plugins_via(host_fs, seconds=1.0))
     with pytest.raises(DeadlineExceeded, match=f"find cni plugin bridge: {dead} has not answered"):
         plugins._find(["bridge"], [dead])
 
 
 class Stalled:
-    """A directory whose calls do not come back before it is released, as one on a dead volume."""
+    """A directory whose calls hang until it is released, as on a dead volume."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -144,7 +144,7 @@ def stalled(tmp_path: Path) -> Iterator[tuple[ConfDirectory, Stalled]]:
     networks.stop()
 
 
-def test_a_configuration_directory_that_hangs_at_the_start_is_named_and_read_later(
+def test_a_configuration_directory_that_hangs_at_start_is_named_and_read_later(
     stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks, stall = stalled
@@ -168,7 +168,7 @@ def test_a_configuration_directory_that_hangs_at_the_start_is_named_and_read_lat
 def test_pods_wait_for_the_first_reading(
     stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy node the helper process that reads the directory takes seconds to start."""
+    """On a busy node the start of the helper process takes seconds."""
     networks, stall = stalled
     monkeypatch.setattr(watch, "START_SECONDS", 0.1)
     networks.start()
@@ -179,7 +179,7 @@ def test_pods_wait_for_the_first_reading(
     later.join()
 
 
-def test_a_client_that_goes_does_not_wait_for_the_first_reading(
+def test_a_cancelled_client_does_not_wait_for_the_first_reading(
     stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks, _ = stalled
@@ -192,7 +192,7 @@ def test_a_client_that_goes_does_not_wait_for_the_first_reading(
         networks.chosen()
 
 
-def test_an_answer_that_is_late_once_is_not_waited_for(
+def test_status_does_not_wait_for_a_single_late_answer(
     stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks, stall = stalled
@@ -204,7 +204,7 @@ def test_an_answer_that_is_late_once_is_not_waited_for(
 
     stall.released.clear()
     assert networks.status() == before
-    assert not networks._is_recent()  # the next question waits
+    assert not networks._is_recent()  # the next Status waits
 
 
 def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(
@@ -228,7 +228,7 @@ def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_nam
     assert networks.status().message == f"network new of {stall.directory}/05.conf"
 
 
-def test_a_server_whose_configuration_directory_hangs_ends(stalled: tuple[ConfDirectory, Stalled]) -> None:
+def test_stop_does_not_wait_for_a_hung_configuration_directory(stalled: tuple[ConfDirectory, Stalled]) -> None:
     networks, stall = stalled
     networks.start()
     assert stall.waited_for.is_set()
@@ -238,7 +238,9 @@ def test_a_server_whose_configuration_directory_hangs_ends(stalled: tuple[ConfDi
     assert "cni-watch" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_helper_process_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_is_retried_after_a_failure_of_the_helper_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "RETRY_SECONDS", 0.05)
     left = [Unavailable("the helper process for host paths died")] * 3
 

@@ -45,11 +45,11 @@ LISTS_READ = Result(
     ],
     ids=["0.1.0", "0.2.0", "old-unversioned", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "empty", "nulls", "unknown-keys"],
 )
-def test_every_version_becomes_one_shape(raw: dict[str, Any], read: Result) -> None:
+def test_results_of_all_versions_are_normalised(raw: dict[str, Any], read: Result) -> None:
     assert result_from_json(raw) == read
 
 
-def test_the_fields_of_1_1_0() -> None:
+def test_fields_of_version_1_1_0_are_parsed() -> None:
     interface = {"name": "eth0", "mtu": 1450, "socketPath": "/run/vhost", "pciID": "0000:00:02.0", "sandbox": NETNS}
     route = {"dst": "10.0.0.0/8", "mtu": 1400, "advmss": 1360, "priority": 10, "table": 254, "scope": 0}
 
@@ -82,7 +82,7 @@ def test_the_fields_of_1_1_0() -> None:
         ({"ip4": {"ip": "10.1.0.2/24", "routes": {}}}, "Expected `array | null`, got `object` - at `$.ip4.routes`"),
     ],
 )
-def test_a_malformed_result_says_where(raw: dict[str, Any], words: str) -> None:
+def test_the_error_of_a_malformed_result_has_the_position(raw: dict[str, Any], words: str) -> None:
     with pytest.raises(ResultError) as raised:
         result_from_json(raw)
 
@@ -105,7 +105,7 @@ def test_addresses_of_host_interfaces_are_not_the_pods() -> None:
     assert ips(interfaces=interfaces, on=[0, 1, 2, 1]) == ["10.1.0.2", "10.1.0.3", "10.1.0.4"]
 
 
-def test_addresses_of_further_interfaces_do_not_count_beside_those_of_the_pods_own() -> None:
+def test_addresses_of_further_interfaces_are_left_out() -> None:
     interfaces = [{"name": "net1", "sandbox": NETNS}, {"name": "eth0", "sandbox": NETNS}]
 
     assert ips(interfaces=interfaces, on=[0, 1]) == ["10.1.0.2"]
@@ -113,6 +113,6 @@ def test_addresses_of_further_interfaces_do_not_count_beside_those_of_the_pods_o
     assert ips(interfaces=interfaces, on=[1, None, 0]) == ["10.1.0.1", "10.1.0.2"]
 
 
-def test_addresses_without_interface_or_sandbox_count_when_they_can_only_be_the_pods() -> None:
+def test_addresses_without_an_interface_or_a_sandbox_count() -> None:
     assert ips(interfaces=[{"name": "cali123"}], on=[None]) == ["10.1.0.1"]
     assert ips(interfaces=[{"name": "eth0", "sandbox": ""}, {"name": "lxc1"}], on=[0, 1]) == ["10.1.0.1"]

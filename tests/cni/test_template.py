@@ -21,13 +21,13 @@ def test_the_shipped_template_has_one_range_set_and_one_route_for_each_family() 
     assert [plugin["type"] for plugin in made["plugins"]] == ["bridge", "portmap", "firewall"]
 
 
-def test_a_single_range_has_the_routes_of_its_family_alone() -> None:
+def test_a_single_range_has_only_the_route_of_its_family() -> None:
     made = json.loads(render(LEAST % "{{.Routes}}", ranges=("fd00::/64",), source="t"))
 
     assert made["plugins"][0]["x"] == [{"dst": "::/0"}]
 
 
-def test_the_first_range_can_stand_inside_quotes() -> None:
+def test_the_first_range_is_inserted_inside_quotes() -> None:
     made = json.loads(render(LEAST % '"{{ .PodCIDR }}"', ranges=("10.1.0.0/24", "fd00::/64"), source="t"))
 
     assert made["plugins"][0]["x"] == "10.1.0.0/24"
@@ -46,6 +46,6 @@ def test_the_first_range_can_stand_inside_quotes() -> None:
         ("", "/t: not JSON: the file is empty"),
     ],
 )
-def test_what_is_wrong_names_the_file_and_the_place(template: str, message: str) -> None:
+def test_an_error_names_the_file_and_the_fault(template: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         render(template, ranges=("10.1.0.0/24",), source="/t")

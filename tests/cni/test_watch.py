@@ -20,11 +20,11 @@ from tests.cni.fake_plugins import FakePlugins
 from tests.facts import open_descriptors
 
 SOON = 20.0
-"""Seconds within which a change must have taken effect, on a machine that stalls."""
+"""Limit in seconds for a change to take effect, even on a stalling machine."""
 
 
 class Lines:
-    """Log lines as they come: each change of the network writes exactly one."""
+    """The log lines in order. Each change of the network writes a single line."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[EventDict] = queue.Queue()
@@ -40,7 +40,7 @@ class Lines:
         return self._queue.get(timeout=seconds)
 
     def wait_for(self, text: str) -> None:
-        """Pass over what a change in several steps may write on its way to `text`."""
+        """Skip lines until `text`: a change in several steps may write more than a line."""
         until = time.monotonic() + SOON
         seen = [""]
         while seen[-1] != text:
@@ -55,7 +55,7 @@ class Lines:
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     taken = Lines()
-    # In place, since loggers that were used before keep the list.
+    # Changed in place, because loggers in use keep the list.
     processors = structlog.get_config()["processors"]
     kept = list(processors)
     processors[:] = [taken.take]
@@ -78,7 +78,7 @@ def unstarted(directory: Path, fakes: FakePlugins) -> Iterator[ConfDirectory]:
 
 @pytest.fixture
 def networks(unstarted: ConfDirectory, directory: Path, lines: Lines) -> ConfDirectory:
-    """Follows `directory`, which does not exist yet; the first line is taken."""
+    """Follows `directory`, which does not exist yet; the first line has been taken."""
     unstarted.start()
     assert lines.wait_next() == f"no pod network: cni configuration directory {directory} does not exist"
     return unstarted
@@ -86,7 +86,7 @@ def networks(unstarted: ConfDirectory, directory: Path, lines: Lines) -> ConfDir
 
 @pytest.fixture
 def ready(unstarted: ConfDirectory, directory: Path, lines: Lines) -> ConfDirectory:
-    """Follows `directory` with the network `first` of 10.conflist in force; the first line is taken."""
+    """Follows `directory`; the network `first` of 10.conflist is in force; the first line has been taken."""
     make_directory(directory, "10.conflist", "first")
     unstarted.start()
     assert lines.wait_next() == f"network first of {directory}/10.conflist"
@@ -99,16 +99,14 @@ def text(name: str, *types: str) -> str:
 
 
 def make_directory(directory: Path, file: str, name: str) -> None:
-    """Appear at once, as a rename does."""
+    """Create a file atomically, by a rename."""
     new = directory.with_name("new")
     new.mkdir(parents=True)
     (new / file).write_text(text(name))
     new.rename(directory)
 
 
-def test_an_awaited_network_is_no_warning_and_one_that_goes_is(
-    unstarted: ConfDirectory, directory: Path, lines: Lines
-) -> None:
+def test_only_the_loss_of_a_network_is_a_warning(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
     def next_of() -> tuple[str, str]:
         line = lines.wait_line()
         return str(line["level"]), str(line["event"])
@@ -121,9 +119,7 @@ def test_an_awaited_network_is_no_warning_and_one_that_goes_is(
     assert next_of() == ("warning", "no CNI network")
 
 
-def test_a_file_that_is_not_usable_is_a_warning_from_the_start(
-    unstarted: ConfDirectory, directory: Path, lines: Lines
-) -> None:
+def test_an_unusable_file_is_a_warning_from_the_start(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
     directory.mkdir(parents=True)
     (directory / "10.conflist").write_text("{")
     unstarted.start()
@@ -132,7 +128,7 @@ def test_a_file_that_is_not_usable_is_a_warning_from_the_start(
     assert (line["level"], line["event"]) == ("warning", "no CNI network")
 
 
-def test_before_anything_exists_it_says_what_is_missing(networks: ConfDirectory, directory: Path) -> None:
+def test_the_status_names_the_missing_directory(networks: ConfDirectory, directory: Path) -> None:
     message = f"no pod network: cni configuration directory {directory} does not exist"
 
     assert networks.status() == NetworkStatus(ready=False, reason=NOT_READY, message=message)
@@ -141,7 +137,7 @@ def test_before_anything_exists_it_says_what_is_missing(networks: ConfDirectory,
     assert str(raised.value) == message
 
 
-def test_what_is_there_at_start_is_in_force_at_once(unstarted: ConfDirectory, directory: Path) -> None:
+def test_an_existing_file_is_in_force_after_start(unstarted: ConfDirectory, directory: Path) -> None:
     make_directory(directory, "10.conflist", "first")
 
     unstarted.start()
@@ -237,7 +233,7 @@ def test_a_file_is_not_read_before_it_is_whole(ready: ConfDirectory, directory: 
 
 
 @pytest.mark.parametrize("deepest", ["etc", "etc/cni", "etc/cni/net.d"])
-def test_the_directory_may_go_and_come_back_at_any_level(
+def test_the_directory_may_vanish_and_reappear_at_any_level(
     ready: ConfDirectory, directory: Path, tmp_path: Path, lines: Lines, deepest: str
 ) -> None:
     shutil.rmtree(tmp_path / deepest)
@@ -250,14 +246,16 @@ def test_the_directory_may_go_and_come_back_at_any_level(
 
 
 def write_version(directory: Path, version: str) -> None:
-    """Write as the kubelet does into the volume of a ConfigMap: a directory, and a link to it renamed over the last."""
+    """Write a ConfigMap volume as the kubelet does: a new directory, and a link to it that replaces the last link."""
     (directory / f"..{version}").mkdir(parents=True)
     (directory / f"..{version}/10.conflist").write_text(text(version))
     (directory / "..data_tmp").symlink_to(f"..{version}")
     (directory / "..data_tmp").rename(directory / "..data")
 
 
-def test_a_link_that_files_lead_through_is_turned(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_swapping_a_link_in_the_path_of_files_takes_effect(
+    unstarted: ConfDirectory, directory: Path, lines: Lines
+) -> None:
     write_version(directory, "one")
     (directory / "10.conflist").symlink_to("..data/10.conflist")
     unstarted.start()
@@ -268,7 +266,7 @@ def test_a_link_that_files_lead_through_is_turned(unstarted: ConfDirectory, dire
     assert lines.wait_next() == f"network two of {directory}/10.conflist"
 
 
-def test_a_file_that_a_link_beside_it_leads_to_is_written(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_writing_the_target_of_a_link_takes_effect(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     (directory / "template").write_text(text("one"))
     (directory / "05.conflist").symlink_to("template")
     assert lines.wait_next() == f"network one of {directory}/05.conflist"
@@ -289,14 +287,14 @@ def test_the_directory_may_be_replaced_at_any_level(
     (tmp_path / "other" / level).rename(tmp_path / level)
     lines.wait_for(f"network other of {directory}/10.conflist")
 
-    # What was moved away is not ours any more.
+    # The moved directory does not count any more.
     (tmp_path / "old" / directory.relative_to(tmp_path / level) / "00.conflist").write_text(text("foreign"))
     (directory / "10.conflist").write_text(text("last"))
     lines.wait_for(f"network last of {directory}/10.conflist")
     assert ready.chosen().name == "last"
 
 
-def test_the_directory_may_be_a_link_that_is_turned(
+def test_the_directory_may_be_a_link_that_is_swapped(
     networks: ConfDirectory, directory: Path, tmp_path: Path, lines: Lines
 ) -> None:
     for name in ("one", "two"):
@@ -316,7 +314,7 @@ def test_the_directory_may_be_a_link_that_is_turned(
     assert networks.status().ready
 
 
-def test_a_file_in_the_place_of_the_directory(networks: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_a_file_in_place_of_the_directory_is_reported(networks: ConfDirectory, directory: Path, lines: Lines) -> None:
     directory.parent.mkdir(parents=True)
     directory.write_text("")
     lines.wait_for(f"no pod network: cni configuration directory {directory} cannot be read: not a directory")
@@ -328,7 +326,7 @@ def test_a_file_in_the_place_of_the_directory(networks: ConfDirectory, directory
     assert networks.chosen().name == "first"
 
 
-def test_a_binary_that_comes_or_goes_counts_at_the_next_question(
+def test_a_new_or_removed_binary_counts_at_the_next_request(
     ready: ConfDirectory, directory: Path, fakes: FakePlugins, lines: Lines
 ) -> None:
     (fakes.bin_dir / "bridge").rename(fakes.bin_dir / "away")
@@ -346,7 +344,7 @@ def test_a_binary_that_comes_or_goes_counts_at_the_next_question(
     assert lines.wait_next() == f"network first of {directory}/10.conflist"
 
 
-def test_files_passed_over_are_reported_while_ready(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_skipped_files_are_reported_while_ready(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     (directory / "05.conflist").write_text("{")
 
     message = f"network first of {directory}/10.conflist; not used: 05.conflist: not JSON: Input data was truncated"
@@ -368,7 +366,7 @@ def test_every_reason_is_reported_while_not_ready_up_to_a_limit(directory: Path)
     assert message.endswith("; 19.conflist: not JSON: Input data was truncated; and 2 more")
 
 
-def test_what_changes_nothing_is_not_logged(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_changes_without_effect_are_not_logged(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     for _ in range(3):
         ready.status()
         ready.chosen()
@@ -384,7 +382,7 @@ def test_what_changes_nothing_is_not_logged(ready: ConfDirectory, directory: Pat
     assert lines.waiting == 0
 
 
-def test_a_fault_of_one_reading_does_not_end_the_next(
+def test_reading_continues_after_an_internal_error(
     ready: ConfDirectory, directory: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_directory: Path) -> Listing:
@@ -400,7 +398,9 @@ def test_a_fault_of_one_reading_does_not_end_the_next(
     lines.wait_for(f"network third of {directory}/05.conflist")
 
 
-def test_a_type_no_file_can_have_is_passed_over(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_a_plugin_type_that_is_too_long_for_a_file_name_is_skipped(
+    ready: ConfDirectory, directory: Path, lines: Lines
+) -> None:
     (directory / "05.conflist").write_text(text("long", "a" * 300))
 
     assert "not used: 05.conflist: plugins[0] has a type longer than 255 bytes" in lines.wait_next()
@@ -420,7 +420,7 @@ def test_stop_ends_the_thread_and_may_be_repeated(ready: ConfDirectory) -> None:
     assert ready.chosen().name == "first"
 
 
-def test_a_kernel_without_room_for_a_watch_is_an_error(directory: Path, ready: ConfDirectory) -> None:
+def test_a_lack_of_inotify_instances_is_an_error(directory: Path, ready: ConfDirectory) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     another = ConfDirectory(directory, bin_dirs=[])
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
@@ -431,7 +431,7 @@ def test_a_kernel_without_room_for_a_watch_is_an_error(directory: Path, ready: C
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_burst_of_changes_ends_in_the_last(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_a_burst_of_changes_ends_with_the_last_change(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     names: list[Any] = [f"net{number}" for number in range(200)]
     for name in names:
         (directory / "10.conflist").write_text(text(name))
@@ -458,7 +458,7 @@ def more(fakes: FakePlugins) -> None:
 
 
 @pytest.mark.usefixtures("more")
-def test_a_drop_in_that_comes_changes_or_goes_takes_effect(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_a_new_changed_or_removed_drop_in_takes_effect(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     path = add_drop_in(directory)
     lines.wait_next()
     assert types_in_force(ready) == ["bridge", "tuning"]
@@ -473,9 +473,7 @@ def test_a_drop_in_that_comes_changes_or_goes_takes_effect(ready: ConfDirectory,
 
 
 @pytest.mark.usefixtures("more")
-def test_drop_ins_that_are_there_at_the_start_are_followed(
-    unstarted: ConfDirectory, directory: Path, lines: Lines
-) -> None:
+def test_existing_drop_ins_are_followed_from_the_start(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
     make_directory(directory, "10.conflist", "first")
     path = add_drop_in(directory)
     unstarted.start()
@@ -490,7 +488,7 @@ def test_drop_ins_that_are_there_at_the_start_are_followed(
 
 
 @pytest.mark.usefixtures("more")
-def test_the_directory_of_drop_ins_may_go_and_be_replaced(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_the_drop_in_directory_may_vanish_and_be_replaced(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     add_drop_in(directory)
     lines.wait_next()
 
@@ -508,7 +506,9 @@ def test_the_directory_of_drop_ins_may_go_and_be_replaced(ready: ConfDirectory, 
 
 
 @pytest.mark.usefixtures("more")
-def test_a_link_that_drop_ins_lead_through_is_turned(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_swapping_a_link_in_the_path_of_drop_ins_takes_effect(
+    unstarted: ConfDirectory, directory: Path, lines: Lines
+) -> None:
     for number, kind in (("1", "tuning"), ("2", "sbr")):
         (directory / f"..{number}/first").mkdir(parents=True)
         (directory / f"..{number}/first/20.conf").write_text(json.dumps({"type": kind}))

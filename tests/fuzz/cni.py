@@ -111,7 +111,7 @@ def _cache() -> Iterator[Run]:
             path.write_bytes(data)
             cached_attachments(Path(directory), container_id=CONTAINER)
             cached_result(Path(directory), attachment)
-            assert all(own.owner == owner for own in own_attachments(Path(directory), docker="/d", beside=()))
+            assert all(own.owner == owner for own in own_attachments(Path(directory), docker="/d", excluding=()))
             attached_to(Path(directory), network="pods")
 
         yield run

@@ -12,7 +12,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.cni.cache import Attachment, Owner, cached_attachments, write_cached
-from shim.cni.network import VALID_ATTACHMENTS, Plugins
+from shim.cni.plugins import VALID_ATTACHMENTS, Plugins
 from shim.domain.errors import Unavailable
 from shim.domain.labels import config_as_dict
 from shim.netns.pin import ensure_pinned, is_pinned

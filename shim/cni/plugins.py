@@ -1,4 +1,4 @@
-"""ADD, DEL and GC of a whole plugin list.
+"""ADD, CHECK, DEL and GC of a whole plugin list.
 
 Source: CNI specification 1.1.0, section 3 (execution of network configurations).
 """
@@ -22,21 +22,22 @@ __all__ = ["Attachment", "Plugins"]
 log = structlog.get_logger(__name__)
 
 VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
-"""Keys of the configuration by which GC names what must stay: that of the specification, and the one by which releases
-of the reference library named it at first. A plugin that reads the second alone would take every pod for dead."""
+"""Configuration keys with the attachments that GC must keep: the key of the specification, and the key of the first
+releases of the reference library. Without the second key, a plugin that reads only that key would take every pod for
+dead."""
 
 GC_WAIT_SECONDS = 10.0
-"""How long a GC waits for a moment without any ADD or DEL; it is left to the next round then."""
+"""How long a GC waits until no ADD or DEL runs. After that it is left to the next round."""
 
 _FIRST_WITH_CHECK = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_GC = SUPPORTED_VERSIONS.index("1.1.0")
 _UNKNOWN_VERB = 4
-"""Error code of a plugin that does not know the verb (invalid environment variables)."""
+"""Error code of a plugin that does not know the verb ("invalid environment variables")."""
 
 
 class Plugins:
-    """The plugins of this node and the cache of their results. Calls for one pod must not overlap; others may."""
+    """The plugins of this node and the cache of their results. Calls for the same pod must not overlap."""
 
     def __init__(
         self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float, find: FindPlugins = find_plugins
@@ -48,21 +49,21 @@ class Plugins:
         self._gate = Gate()
 
     def intend(self, attachment: Attachment) -> None:
-        """Record that ADD is about to be run; `delete` or `forget` removes the record.
+        """Record in the cache that ADD is about to run; `delete` or `forget` removes the record.
 
-        ShimError or ResourceExhausted when the disk does not take it.
+        Raise ShimError or ResourceExhausted if the file cannot be written.
         """
         write_cached(self._cache_dir, attachment, result=None)
 
     def forget(self, attachment: Attachment) -> None:
-        """Remove the record of an attachment; done already is fine. ShimError when it cannot be removed."""
+        """Remove the record of an attachment, if it exists. Raise ShimError."""
         remove_cached(self._cache_dir, attachment)
 
     def add(self, attachment: Attachment) -> JsonObject:
-        """Run ADD along the list, each plugin with the result of the one before, and return the last result.
+        """Run ADD of each plugin in order, with the result of the previous plugin; return the last result.
 
-        PluginError when a plugin fails; FailedPrecondition when a binary is missing, before any was run. After a
-        failure the caller runs `delete` with the same attachment: plugins may have done half of their work.
+        Raise FailedPrecondition, before any plugin runs, if a binary is missing. Raise PluginError if a plugin fails;
+        then the caller must run `delete` with the same attachment, because plugins may have done part of their work.
         """
         calls = self._calls(attachment, verb="ADD", netns=attachment.netns)
         result: JsonObject | None = None
@@ -76,22 +77,21 @@ class Plugins:
         return result
 
     def check(self, attachment: Attachment, *, timeout: float) -> None:
-        """Run CHECK along the list: whether all that ADD has made is there. To be called for lists that `knows_check`.
+        """Run CHECK of each plugin: whether the network of the pod is as ADD left it. The list must support CHECK.
 
-        PluginError when something is missing or a plugin fails; FailedPrecondition when a binary is missing. Each
-        plugin may take `timeout` seconds.
+        Each plugin may take `timeout` seconds. Raise PluginError if a plugin reports a fault or fails, and
+        FailedPrecondition if a binary is missing.
         """
         result = attachment.result or cached_result(self._cache_dir, attachment)
         for call, plugin in self._calls(attachment, verb="CHECK", netns=attachment.netns):
             run_plugin(call, config=_config(attachment, plugin, previous=result), timeout=timeout)
 
     def delete(self, attachment: Attachment, *, forget: bool = True) -> None:
-        """Run DEL against the order of ADD, each plugin with the final result of the ADD. May be repeated.
+        """Run DEL of each plugin in reverse order, with the final result of the ADD. May be repeated.
 
-        Its record in the cache goes too, unless the caller wants to `forget` it when all else is gone.
-
-        A namespace that has gone is passed to the plugins as such (empty CNI_NETNS): they release what they can. The
-        first error ends it, as section 3 demands; the plugins behind it are reached when the caller repeats.
+        Remove the record in the cache too, unless `forget` is False and the caller does that later. If the namespace is
+        gone, CNI_NETNS is empty, and plugins release the resources outside it. The first error stops the run, as
+        section 3 demands; the caller must repeat it to reach the remaining plugins.
         """
         netns = attachment.netns if _is_namespace(attachment.netns) else ""
         result = attachment.result or cached_result(self._cache_dir, attachment)
@@ -104,15 +104,15 @@ class Plugins:
         try:
             self.forget(attachment)
         except ShimError as error:
-            # Nothing leaks but this file, and a read-only disk must not keep a pod from being removed.
+            # Only this file leaks, and a read-only disk must not prevent the removal of a pod.
             log.warning("failed to remove CNI cache entry", sandbox=attachment.container_id, error=error)
 
-    def collect(self, conflist: JsonObject, valid: Callable[[], Collection[tuple[str, str]]]) -> bool:
-        """Run GC along the list: plugins let go all that is not for a container id and interface of `valid`.
+    def run_gc(self, conflist: JsonObject, valid: Callable[[], Collection[tuple[str, str]]]) -> bool:
+        """Run GC of each plugin: it releases everything except for the container ids and interfaces of `valid`.
 
-        `valid` is called when no ADD or DEL runs, and none begins before GC has ended, as the specification demands.
-        False when there was no such moment within GC_WAIT_SECONDS. A plugin that does not know GC is passed over;
-        PluginError when one fails, FailedPrecondition when a binary is missing. To be called for lists that `knows_gc`.
+        As the specification demands, no ADD or DEL runs during GC; `valid` is called within that time. Return False if
+        ADD or DEL run for all of GC_WAIT_SECONDS. Skip plugins that do not know GC. Raise PluginError if a plugin
+        fails, and FailedPrecondition if a binary is missing. The list must support GC.
         """
         with self._gate.alone(seconds=GC_WAIT_SECONDS) as is_alone:
             if not is_alone:
@@ -124,7 +124,7 @@ class Plugins:
         return True
 
     def _gc(self, plugin: JsonObject, conflist: JsonObject, stay: list[dict[str, str]]) -> ShimError | None:
-        """Run GC of one plugin, and return what it failed with: the others of the list are asked all the same."""
+        """Run GC of a plugin. Return its error instead of raising it, so that the next plugins run too."""
         name = conflist["name"]
         config = {
             **plugin,
@@ -181,7 +181,7 @@ class Plugins:
 
 
 def _check_result(call: Call, raw: JsonObject) -> JsonObject:
-    """Check that a result normalises, so that reading the stored one later cannot fail."""
+    """Check that the server can parse a result, so that reading the stored result cannot fail later."""
     try:
         result_from_json(raw)
     except ResultError as error:
@@ -190,7 +190,7 @@ def _check_result(call: Call, raw: JsonObject) -> JsonObject:
 
 
 def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject | None) -> JsonObject:
-    """Build what one plugin reads from its part of the list (section 3, deriving request configuration)."""
+    """Return the configuration that a plugin reads (section 3, deriving request configuration)."""
     config = {
         **plugin,
         "name": attachment.network,
@@ -206,24 +206,24 @@ def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject 
 
 
 def knows_gc(conflist: JsonObject) -> bool:
-    """Whether the list is of a version with GC (1.1.0), and does not forbid it."""
+    """Return whether the list has a version with GC (1.1.0) and does not disable it."""
     return not has_flag(conflist, "disableGC") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_GC
 
 
 def knows_check(conflist: JsonObject) -> bool:
-    """Whether the list is of a version with CHECK (0.4.0), and does not forbid it."""
+    """Return whether the list has a version with CHECK (0.4.0) and does not disable it."""
     return (
         not has_flag(conflist, "disableCheck") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_CHECK
     )
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:
-    """Return whether the version knows `prevResult` in a DEL: 0.4.0 and later."""
+    """Return whether the list has a version with `prevResult` in a DEL (0.4.0)."""
     return SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_RESULT_ON_DEL
 
 
 def _is_namespace(path: str) -> bool:
-    """Return whether `path` still is a namespace: a pin without its mount is an empty file, which plugins refuse."""
+    """Return whether `path` is a namespace. An unmounted pin is an empty file, which plugins would refuse."""
     if not path:
         return False
     try:

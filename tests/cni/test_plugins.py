@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.base import deadline
-from shim.cni import network
-from shim.cni.network import Attachment, Plugins
+from shim.cni import plugins as module
 from shim.cni.plugin import PluginError
+from shim.cni.plugins import Attachment, Plugins
 from shim.domain.errors import Cancelled, FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 
 NETNS = "/proc/self/ns/net"
-"""Any network namespace: the plugins here do nothing in it."""
+"""Any network namespace will do: these plugins do not use it."""
 
 FIRST = {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": NETNS}], "ips": [{"address": "10.1.0.2/24"}]}
 LAST = {**FIRST, "routes": [{"dst": "0.0.0.0/0"}]}
@@ -54,7 +54,7 @@ def runs(fakes: FakePlugins) -> list[tuple[str, str]]:
     return [(call.verb, call.plugin) for call in fakes.calls]
 
 
-def test_add_hands_each_result_to_the_next_plugin(plugins: Plugins, chain: FakePlugins, cache_file: Path) -> None:
+def test_add_passes_each_result_to_the_next_plugin(plugins: Plugins, chain: FakePlugins, cache_file: Path) -> None:
     assert plugins.add(attachment("bridge", "tuning")) == LAST
 
     first, second = chain.calls
@@ -71,7 +71,9 @@ def test_add_hands_each_result_to_the_next_plugin(plugins: Plugins, chain: FakeP
     assert cache_file.exists()
 
 
-def test_delete_runs_backwards_with_the_final_result(plugins: Plugins, chain: FakePlugins, cache_file: Path) -> None:
+def test_delete_runs_in_reverse_order_with_the_final_result(
+    plugins: Plugins, chain: FakePlugins, cache_file: Path
+) -> None:
     added = attachment("bridge", "tuning")
     result = plugins.add(added)
 
@@ -83,13 +85,15 @@ def test_delete_runs_backwards_with_the_final_result(plugins: Plugins, chain: Fa
 
 
 @pytest.mark.parametrize(("version", "reported"), [("0.3.1", False), ("0.4.0", True), ("1.1.0", True)])
-def test_del_knows_the_result_from_0_4_0_on(plugins: Plugins, chain: FakePlugins, version: str, reported: bool) -> None:
+def test_del_gets_the_result_from_version_0_4_0_on(
+    plugins: Plugins, chain: FakePlugins, version: str, reported: bool
+) -> None:
     plugins.delete(attachment("bridge", version=version, result=FIRST))
 
     assert ("prevResult" in chain.calls[0].config) is reported
 
 
-def test_a_result_only_the_cache_knows_is_used(plugins: Plugins, chain: FakePlugins) -> None:
+def test_a_result_that_only_the_cache_has_is_used(plugins: Plugins, chain: FakePlugins) -> None:
     added = attachment("bridge")
     plugins.add(added)
 
@@ -105,7 +109,7 @@ def test_delete_may_be_repeated(plugins: Plugins, chain: FakePlugins) -> None:
     assert runs(chain) == [("DEL", "tuning"), ("DEL", "bridge")] * 2
 
 
-def test_del_gets_a_namespace_that_is_there(plugins: Plugins, chain: FakePlugins) -> None:
+def test_del_gets_an_existing_namespace(plugins: Plugins, chain: FakePlugins) -> None:
     plugins.delete(attachment("bridge"))
 
     assert chain.calls[0].environment["CNI_NETNS"] == NETNS
@@ -124,7 +128,7 @@ def test_del_gets_an_empty_namespace_when_it_is_gone(
     assert chain.calls[0].environment["CNI_NETNS"] == ""
 
 
-def test_add_stops_at_the_plugin_that_fails(plugins: Plugins, chain: FakePlugins, cache_file: Path) -> None:
+def test_add_stops_at_a_failing_plugin(plugins: Plugins, chain: FakePlugins, cache_file: Path) -> None:
     chain.write_answering("tuning", {"code": 100, "msg": "no"}, code=1)
     chain.write_answering("portmap", LAST)
 
@@ -135,7 +139,7 @@ def test_add_stops_at_the_plugin_that_fails(plugins: Plugins, chain: FakePlugins
     assert not cache_file.exists()
 
 
-def test_delete_stops_at_the_plugin_that_fails_and_reaches_the_rest_when_repeated(
+def test_delete_stops_at_a_failing_plugin_and_a_repetition_reaches_the_rest(
     plugins: Plugins, chain: FakePlugins, cache_file: Path
 ) -> None:
     added = attachment("bridge", "tuning")
@@ -154,9 +158,7 @@ def test_delete_stops_at_the_plugin_that_fails_and_reaches_the_rest_when_repeate
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
-def test_a_missing_binary_is_named_with_the_directories_before_anything_runs(
-    plugins: Plugins, chain: FakePlugins, verb: str
-) -> None:
+def test_a_missing_binary_is_an_error_before_any_plugin_runs(plugins: Plugins, chain: FakePlugins, verb: str) -> None:
     run = plugins.add if verb == "ADD" else plugins.delete
 
     with pytest.raises(FailedPrecondition) as raised:
@@ -168,7 +170,7 @@ def test_a_missing_binary_is_named_with_the_directories_before_anything_runs(
     assert chain.calls == []
 
 
-def test_capability_arguments_reach_only_who_declares_them(plugins: Plugins, chain: FakePlugins) -> None:
+def test_a_plugin_gets_only_the_capability_arguments_it_declares(plugins: Plugins, chain: FakePlugins) -> None:
     given = {"portMappings": [{"hostPort": 80}], "dns": {"servers": ["10.0.0.1"]}, "bandwidth": {"ingressRate": 1000}}
     declared: list[dict[str, Any]] = [
         {"type": "bridge", "capabilities": {"dns": True, "portMappings": False}, "runtimeConfig": {"own": 1}},
@@ -187,7 +189,7 @@ def test_capability_arguments_reach_only_who_declares_them(plugins: Plugins, cha
     assert not any("capabilities" in call.config for call in chain.calls)
 
 
-def test_a_result_without_version_is_given_that_of_the_list(plugins: Plugins, fakes: FakePlugins) -> None:
+def test_a_result_without_a_version_gets_the_version_of_the_list(plugins: Plugins, fakes: FakePlugins) -> None:
     fakes.write_answering("bridge", {"ips": []})
 
     assert plugins.add(attachment("bridge", version="0.4.0")) == {"cniVersion": "0.4.0", "ips": []}
@@ -200,7 +202,7 @@ def test_a_malformed_result_is_an_error_of_the_plugin(plugins: Plugins, fakes: F
         plugins.add(attachment("bridge"))
 
 
-def test_a_cache_that_cannot_be_cleaned_does_not_keep_the_pod(
+def test_an_entry_that_cannot_be_removed_does_not_fail_the_del(
     plugins: Plugins, chain: FakePlugins, cache_file: Path
 ) -> None:
     (cache_file / "in-the-way").mkdir(parents=True)
@@ -246,17 +248,17 @@ def test_gc_runs_every_plugin_and_reports_the_first_failure(plugins: Plugins, fa
     fakes.write("tuning")
 
     with pytest.raises(PluginError, match=r"^cni GC by plugin [^ ]*/bridge: try again \(code 11\)$"):
-        plugins.collect(attachment("bridge", "tuning", version="1.1.0").conflist, lambda: {("c0ffee", "eth0")})
+        plugins.run_gc(attachment("bridge", "tuning", version="1.1.0").conflist, lambda: {("c0ffee", "eth0")})
 
     assert runs(fakes) == [("GC", "bridge"), ("GC", "tuning")]
     for key in ("cni.dev/valid-attachments", "cni.dev/attachments"):
         assert fakes.calls[1].config[key] == [{"containerID": "c0ffee", "ifname": "eth0"}]
 
 
-def test_gc_is_put_off_while_an_add_runs(
+def test_gc_is_postponed_while_an_add_runs(
     plugins: Plugins, fakes: FakePlugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "GC_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "GC_WAIT_SECONDS", 0.01)
     fifo, began = tmp_path / "fifo", tmp_path / "began"
     os.mkfifo(fifo)
     os.mkfifo(began)
@@ -265,7 +267,7 @@ def test_gc_is_put_off_while_an_add_runs(
     adding.start()
     began.read_bytes()
 
-    assert not plugins.collect(attachment("bridge", version="1.1.0").conflist, set)
+    assert not plugins.run_gc(attachment("bridge", version="1.1.0").conflist, set)
 
     fifo.write_text('{"cniVersion": "1.0.0", "ips": []}')
     adding.join()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shim.cni.conf import NetworkConfig, parse_network
-from shim.cni.status import PluginVersions, StatusWatch, ask_status
+from shim.cni.plugin_status import PluginVersions, StatusWatch, ask_status
 from shim.cni.watch import NOT_READY, ConfDirectory
 from tests.cni.fake_plugins import FakePlugins
 from tests.waits import wait_until
@@ -20,7 +20,7 @@ def network(*types: str, version: str = "1.1.0", **plugin: Any) -> NetworkConfig
 
 
 def write(fakes: FakePlugins, name: str, *, versions: tuple[str, ...] = VERSIONS, status: str = "exit 0") -> Path:
-    """Make a plugin that lists these versions, and does `status` for STATUS."""
+    """Write a plugin that supports these versions, and executes `status` for STATUS."""
     listed = json.dumps({"cniVersion": versions[-1], "supportedVersions": versions})
     return fakes.write(name, f"case $CNI_COMMAND in VERSION) echo '{listed}';; STATUS) {status};; esac")
 
@@ -38,7 +38,7 @@ def status_of(fakes: FakePlugins, config: NetworkConfig) -> str:
     return ask_status(config, versions=PluginVersions(dirs), bin_dirs=dirs)
 
 
-def test_a_binary_is_asked_for_its_versions_once(fakes: FakePlugins) -> None:
+def test_the_versions_of_a_binary_are_queried_once(fakes: FakePlugins) -> None:
     path = write(fakes, "bridge")
     versions = PluginVersions([fakes.bin_dir])
 
@@ -46,7 +46,7 @@ def test_a_binary_is_asked_for_its_versions_once(fakes: FakePlugins) -> None:
     assert asked(fakes, "VERSION") == ["bridge"]
 
 
-def test_a_binary_that_was_replaced_is_asked_again(fakes: FakePlugins) -> None:
+def test_the_versions_of_a_replaced_binary_are_queried_again(fakes: FakePlugins) -> None:
     path = write(fakes, "bridge")
     versions = PluginVersions([fakes.bin_dir])
     versions.of(path)
@@ -57,13 +57,13 @@ def test_a_binary_that_was_replaced_is_asked_again(fakes: FakePlugins) -> None:
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo no JSON", "echo '{}'", """echo '{"supportedVersions": 3}'"""])
-def test_a_binary_that_does_not_know_the_verb_has_no_versions(fakes: FakePlugins, body: str) -> None:
+def test_a_binary_without_the_verb_has_no_versions(fakes: FakePlugins, body: str) -> None:
     path = fakes.write("bridge", body)
 
     assert PluginVersions([fakes.bin_dir]).of(path) == ()
 
 
-def test_plugins_are_asked_with_their_part_of_the_list_and_about_no_pod(fakes: FakePlugins) -> None:
+def test_status_gets_the_plugins_configuration_and_no_pod(fakes: FakePlugins) -> None:
     write(fakes, "bridge")
 
     assert status_of(fakes, network("bridge", mtu=1400, capabilities={"portMappings": True})) == ""
@@ -75,7 +75,7 @@ def test_plugins_are_asked_with_their_part_of_the_list_and_about_no_pod(fakes: F
 
 
 @pytest.mark.parametrize("code", [50, 51])
-def test_a_plugin_that_is_not_available_says_why(fakes: FakePlugins, code: int) -> None:
+def test_the_error_of_an_unavailable_plugin_is_returned(fakes: FakePlugins, code: int) -> None:
     write(fakes, "bridge")
     write(fakes, "mesh", status=failing(code, "no route to the controller"))
 
@@ -85,20 +85,20 @@ def test_a_plugin_that_is_not_available_says_why(fakes: FakePlugins, code: int) 
 
 
 @pytest.mark.parametrize("status", [failing(4, "unknown verb"), "exit 3"])
-def test_other_failures_say_nothing_about_the_plugin(fakes: FakePlugins, status: str) -> None:
+def test_other_errors_of_a_plugin_do_not_make_it_unavailable(fakes: FakePlugins, status: str) -> None:
     write(fakes, "bridge", status=status)
 
     assert status_of(fakes, network("bridge")) == ""
 
 
-def test_plugins_of_older_versions_are_not_asked(fakes: FakePlugins) -> None:
+def test_plugins_of_older_versions_do_not_run_status(fakes: FakePlugins) -> None:
     write(fakes, "bridge", versions=("1.0.0",), status=failing(50, "never asked"))
 
     assert status_of(fakes, network("bridge")) == ""
     assert asked(fakes, "STATUS") == []
 
 
-def test_a_list_of_an_older_version_runs_nothing(fakes: FakePlugins) -> None:
+def test_a_list_of_an_older_version_runs_no_plugin(fakes: FakePlugins) -> None:
     write(fakes, "bridge", status=failing(50, "never asked"))
     watch = StatusWatch([fakes.bin_dir])
 
@@ -106,7 +106,7 @@ def test_a_list_of_an_older_version_runs_nothing(fakes: FakePlugins) -> None:
     assert fakes.calls == []
 
 
-def test_what_was_said_holds_for_a_while(fakes: FakePlugins) -> None:
+def test_the_last_status_is_cached_for_a_while(fakes: FakePlugins) -> None:
     write(fakes, "bridge", status=failing(50, "not yet"))
     watch = StatusWatch([fakes.bin_dir])
 
@@ -128,7 +128,7 @@ def test_a_plugin_that_becomes_available_is_noticed(fakes: FakePlugins, tmp_path
     watch.stop()
 
 
-def test_no_question_waits_for_a_plugin_that_hangs(fakes: FakePlugins, tmp_path: Path) -> None:
+def test_only_the_first_call_waits_for_a_hung_plugin(fakes: FakePlugins, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     write(fakes, "bridge", status=f"read line <{fifo}")
@@ -142,7 +142,7 @@ def test_no_question_waits_for_a_plugin_that_hangs(fakes: FakePlugins, tmp_path:
     watch.stop()
 
 
-def test_the_node_is_not_ready_while_a_plugin_says_so(fakes: FakePlugins, tmp_path: Path) -> None:
+def test_the_network_is_not_ready_while_a_plugin_is_unavailable(fakes: FakePlugins, tmp_path: Path) -> None:
     write(fakes, "mesh", status=failing(50, "no route to the controller"))
     (tmp_path / "conf").mkdir()
     conflist = {"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "mesh"}]}

@@ -1,4 +1,4 @@
-"""Where pods get their network from (setting `network_plugin`)."""
+"""The source of the network for new pods (setting `network_plugin`)."""
 
 from typing import Protocol
 
@@ -9,41 +9,41 @@ from shim.config.model import Config
 from shim.hostfs.client import HostFs
 
 
-class Networks(Protocol):
-    """Knows the network for new pods at every moment."""
+class NetworkSource(Protocol):
+    """Knows the current network for new pods."""
 
     def start(self) -> None:
-        """Begin to follow what it depends on."""
+        """Start to follow the configuration."""
 
     def stop(self) -> None:
-        """End that."""
+        """Stop following the configuration."""
 
     def chosen(self) -> NetworkConfig | None:
-        """Return the network for new pods, None if they get loopback alone. FailedPrecondition if there is none."""
+        """Return the network for new pods; None if pods get only loopback. Raise FailedPrecondition without a network."""
 
     def status(self) -> NetworkStatus:
-        """Return whether new pods can have their network, and why not."""
+        """Return the NetworkReady condition."""
 
 
 class LoopbackOnly:
-    """No network at all: nothing is read, and the node is ready."""
+    """Pods get only loopback, without any configuration."""
 
     def start(self) -> None:
-        """Follow nothing."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Follow nothing."""
+        """Do nothing."""
 
     def chosen(self) -> None:
-        """Return no network."""
+        """Return None: pods get only loopback."""
 
     def status(self) -> NetworkStatus:
-        """Return that new pods can be made."""
+        """Return that the network is ready."""
         return NetworkStatus(ready=True, reason="", message="pods have the loopback interface alone (network_plugin)")
 
 
-def networks_of(config: Config, *, find: FindPlugins, host_fs: HostFs) -> Networks:
-    """Make what the setting asks for."""
+def network_source(config: Config, *, find: FindPlugins, host_fs: HostFs) -> NetworkSource:
+    """Return the source that the setting `network_plugin` selects."""
     if config.network_plugin == "none":
         return LoopbackOnly()
     return ConfDirectory(

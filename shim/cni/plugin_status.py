@@ -1,4 +1,4 @@
-"""What the plugins of a network say of themselves: VERSION and STATUS.
+"""The status of a network's plugins, by the verbs VERSION and STATUS.
 
 Source: CNI specification 1.1.0, section 2 (STATUS: check plugin status, VERSION: probe plugin version support).
 """
@@ -20,32 +20,32 @@ from shim.domain.errors import ShimError
 log = structlog.get_logger(__name__)
 
 FRESH_SECONDS = 10.0
-"""How old what plugins say may be before they are asked again. They are asked only while readiness is asked for."""
+"""A status is queried again after this time, but only when a client asks for readiness."""
 ANSWER_SECONDS = 20.0
-"""How long a plugin may take for VERSION or STATUS."""
+"""Limit of VERSION and STATUS."""
 
 _FIRST_WITH_STATUS = "1.1.0"
 _NOT_AVAILABLE = (50, 51)
-"""Error codes of a plugin that cannot do ADD; with 51, running pods may be cut off too."""
+"""Error codes of a plugin that cannot run ADD; with 51, running pods may lack connectivity too."""
 
 
 class _Versions(msgspec.Struct):
-    """Answer to VERSION."""
+    """The answer to VERSION."""
 
-    supportedVersions: list[str] = []  # noqa: N815 - name of the specification
+    supportedVersions: list[str] = []  # noqa: N815 - the specification's name
 
 
 class PluginVersions:
-    """Asks each binary once which versions it supports. Thread-safe."""
+    """Queries and caches the versions that each binary supports. Thread-safe."""
 
     def __init__(self, bin_dirs: Sequence[Path]) -> None:
         self._bin_dirs = tuple(bin_dirs)
         self._known: dict[Path, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
 
     def of(self, plugin: Path) -> tuple[str, ...]:
-        """Return the versions that a binary lists; none where it does not answer.
+        """Return the versions that a binary supports; none if it fails.
 
-        A binary that was replaced, by another time of change, size or inode, is asked again.
+        A replaced binary, with another modification time, size or inode, is queried again.
         """
         try:
             status = plugin.stat()
@@ -55,11 +55,11 @@ class PluginVersions:
         known = self._known.get(plugin)
         if known is not None and known[0] == identity:
             return known[1]
-        versions = self._ask_plugin(plugin)
+        versions = self._query(plugin)
         self._known[plugin] = identity, versions
         return versions
 
-    def _ask_plugin(self, plugin: Path) -> tuple[str, ...]:
+    def _query(self, plugin: Path) -> tuple[str, ...]:
         config = {"cniVersion": SUPPORTED_VERSIONS[-1]}
         try:
             answer = run_plugin(call_of(plugin, "VERSION", self._bin_dirs), config=config, timeout=ANSWER_SECONDS)
@@ -70,22 +70,22 @@ class PluginVersions:
 
 
 def call_of(plugin: Path, verb: Verb, bin_dirs: Sequence[Path]) -> Call:
-    """Return the parameters of a run that is about no pod."""
+    """Return the parameters of a run without a pod."""
     return Call(binary=plugin, verb=verb, container_id="", netns="", ifname="", args=(), bin_dirs=bin_dirs)
 
 
 def knows_status(network: NetworkConfig) -> bool:
-    """Return whether the list is of a version in which plugins are asked for their status."""
+    """Return whether the list has a version with STATUS."""
     return bool(network.conflist["cniVersion"] == _FIRST_WITH_STATUS)
 
 
 def ask_status(
     network: NetworkConfig, *, versions: PluginVersions, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins
 ) -> str:
-    """Ask each plugin of a list that knows STATUS; returns what the first one says that is not available, or nothing.
+    """Run STATUS of each plugin that supports it. Return the error of the first unavailable plugin, or an empty text.
 
-    A plugin that has no end is not available either. Other failures are no statement of the plugin about itself, and
-    are logged.
+    A plugin that cannot be started or does not end in time is unavailable too. Other errors of a plugin are only
+    logged, because they say nothing about its availability.
     """
     for plugin in network.conflist["plugins"]:
         config = {**plugin, "name": network.name, "cniVersion": network.conflist["cniVersion"]}
@@ -111,9 +111,9 @@ class _Answer:
 
 
 class StatusWatch:
-    """Knows what the plugins of the network in force have said last. Thread-safe.
+    """Caches the last status of the plugins of the network in force. Thread-safe.
 
-    They are run in a thread of their own, so that no question about readiness waits for a plugin that hangs.
+    Plugins run in a separate thread, so that a hung plugin does not delay an answer about readiness.
     """
 
     def __init__(
@@ -130,26 +130,26 @@ class StatusWatch:
         self._stopped = False
 
     def stop(self) -> None:
-        """End asking, without waiting for a plugin that is being asked."""
+        """Stop, without waiting for a running plugin."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def problem(self, network: NetworkConfig, *, seconds: float) -> str:
-        """Return why the plugins of a network cannot make pods, as they have said last; empty when they can.
+        """Return the last known reason why the plugins of a network are unavailable; empty if they are available.
 
-        Only the first question about a network waits for them, and not longer than that.
+        Only the first call for a network waits for the plugins, for at most `seconds`.
         """
         if not knows_status(network):
             return ""
         with self._changed:
             if self._is_old(network) and network != self._asking:
                 self._ask(network)
-            self._changed.wait_for(lambda: self._said(network) is not None or self._stopped, seconds)
-            answer = self._said(network)
+            self._changed.wait_for(lambda: self._last_problem(network) is not None or self._stopped, seconds)
+            answer = self._last_problem(network)
         return "its plugins have not answered STATUS yet" if answer is None else answer
 
-    def _said(self, network: NetworkConfig) -> str | None:
+    def _last_problem(self, network: NetworkConfig) -> str | None:
         answer = self._answer
         return answer.problem if answer is not None and answer.network == network else None
 
@@ -164,7 +164,7 @@ class StatusWatch:
             self._thread.start()
 
     def _run(self) -> None:
-        """Ask for what is wanted, and end when nothing is."""
+        """Query the wanted network; end when no network is wanted."""
         while True:
             with self._changed:
                 network, self._wanted = self._wanted, None
@@ -182,7 +182,7 @@ class StatusWatch:
     def _ask_plugins(self, network: NetworkConfig) -> str:
         try:
             return ask_status(network, versions=self._versions, bin_dirs=self._bin_dirs, find=self._find)
-        except Exception:  # without an answer the node would not be ready for good
+        except Exception:  # otherwise the node would never become ready
             log.exception("failed to get STATUS of CNI plugins", network=network.name)
             return ""
 

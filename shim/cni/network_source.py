@@ -19,7 +19,7 @@ class NetworkSource(Protocol):
         """Stop following the configuration."""
 
     def chosen(self) -> NetworkConfig | None:
-        """Return the network for new pods; None if pods get only loopback. Raise FailedPrecondition without a network."""
+        """Return the network for new pods; None for loopback alone. Raise FailedPrecondition without a network."""
 
     def status(self) -> NetworkStatus:
         """Return the NetworkReady condition."""

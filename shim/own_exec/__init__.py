@@ -1,8 +1,8 @@
-"""The server's own exec: a process that joins a container by itself, where Docker would start runc twice.
+"""Exec without Docker: a process of the server joins the container, where Docker would start runc twice.
 
-`__main__` is the program that joins: a helper process of the standard library alone, which forks for each command.
-The server talks to it through `client`.
+`__main__` is the exec program: a helper process that uses only the standard library, and forks for each command. The
+server talks to it through `client`.
 """
 
 LISTEN = "listen"
-"""The program's argument when systemd hands over a listening socket."""
+"""The program's argument if systemd passes a listening socket."""

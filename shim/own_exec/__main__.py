@@ -1,27 +1,28 @@
-"""The program that joins containers: `python __main__.py DESCRIPTOR`, a socket to the server.
+"""The exec program, which joins containers: `python __main__.py DESCRIPTOR`, with a socket to the server.
 
-With `listen` instead, systemd hands over a listening socket, and the program accepts the server there.
+With the argument `listen`, systemd passes a listening socket, and the program accepts the server's connection.
 
-It forks for each command (`join`) and reaps its children. The server's own process never enters a namespace.
+The program forks for each command (`join`) and reaps its children. The server's process never enters a namespace.
 """
 
 import os
 import sys
 
-# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
+# Python runs without any package directory (-IS). The program needs only the package `shim`, which contains this file.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from shim.oci_runtime.kernel import clone_tree, forbid_writes
 from shim.own_exec import LISTEN
 
 _SEALED = "sealed"
-"""Marks, as the last argument, that Python runs from the file that nobody can write."""
+"""The last argument if Python runs from the read-only mount."""
 
 
 def _execute_sealed() -> None:
-    """Execute this program by the file of Python on a mount that is read-only, and nowhere to be found.
+    """Execute this program again, with Python's file on a read-only mount that has no path.
 
-    A container may reach the file of a process in it by /proc/<pid>/exe, and so the host's Python (CVE-2019-5736).
+    A container can open the executable of a process inside it by /proc/<pid>/exe. Without this it could write the
+    host's Python (CVE-2019-5736).
     """
     opened = os.open("/proc/self/exe", os.O_PATH | os.O_CLOEXEC)
     tree = clone_tree(opened)
@@ -30,12 +31,12 @@ def _execute_sealed() -> None:
 
 
 def main() -> None:
-    """Run the program."""
+    """Run the exec program."""
     if sys.argv[-1] != _SEALED:
         _execute_sealed()
-    from shim.own_exec.program import Program, accepted  # noqa: PLC0415 - only where it is needed
+    from shim.own_exec.program import Program, accept_server  # noqa: PLC0415 - only the sealed process needs it
 
-    Program(accepted() if sys.argv[1] == LISTEN else int(sys.argv[1])).run()
+    Program(accept_server() if sys.argv[1] == LISTEN else int(sys.argv[1])).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The server's end of the exec program: it starts the program, sends it plans, and passes on what becomes of each.
+"""The server's side of the exec program: starts the program, sends it plans, and reports the course of each command.
 
-The program is replaced when it dies or does not answer. Its commands are killed with it, so that nothing runs on
-without its client.
+If the program dies or does not answer, it is replaced. Its commands die with it, so that no command continues without
+its client.
 """
 
 import itertools
@@ -28,21 +28,21 @@ from shim.own_exec import wire
 from shim.own_exec.plan import Plan, packed
 
 MAX_COMMANDS = 2048
-"""Commands that run at a time, each a process. Admission allows fewer."""
+"""Most commands at a time, each of which is a process. Admission allows fewer."""
 SERVICE_SOCKET = Path("/run/pydockershim-exec.sock")
-"""Where systemd listens for the program: pydockershim-exec.socket."""
+"""The socket on which systemd listens for the program (pydockershim-exec.socket)."""
 _HELLO_SECONDS = 10.0
-"""For the program to begin; it takes a tenth of a second."""
+"""Limit for the program's start, which takes 0.1 s."""
 RETRY_SECONDS = 10.0
-"""How long a program that could not begin is not tried again: Python starts for it."""
+"""Back-off after a failed start of the program, because each attempt starts Python."""
 _STOP_SECONDS = 1.0
-"""For the program to end once its socket was closed, and once it was killed."""
+"""Limit for the program's end after its socket was closed, and again after it was killed."""
 
 log = structlog.get_logger(__name__)
 
 
 class NotBegun(Exception):
-    """Nothing of the command has run. The text is the step that failed, and why."""
+    """No part of the command has run. The text names the failed step and the reason."""
 
 
 class Running:
@@ -51,27 +51,27 @@ class Running:
     def __init__(self, number: int, changed: threading.Condition, kill: Callable[[int], None]) -> None:
         self.number = number
         self.pid = 0
-        """Of its process on the host, once it has begun."""
+        """The pid on the host, once the command has begun."""
         self._terminal = -1
         self.ended = Waker()
-        """Becomes readable when the command has ended, or nothing will be known of it."""
+        """Becomes readable when the command has ended, or when the program has, so that its end stays unknown."""
         self.status: int | None = None
-        """As os.waitpid returns it, once it has ended."""
+        """The status from os.waitpid, once the command has ended."""
         self._changed = changed
         self._kill = kill
         self._has_begun = False
         self._failure = ""
         self._lost = False
         self._process = -1
-        """A descriptor of its process."""
+        """A pidfd of the process."""
 
     def take_terminal(self) -> int:
-        """Return a descriptor of its terminal, which the caller closes."""
+        """Return the descriptor of the terminal. The caller must close it."""
         terminal, self._terminal = self._terminal, -1
         return terminal
 
     def close(self) -> None:
-        """Close the descriptors, once nobody waits any more."""
+        """Close the descriptors. No thread may wait any more."""
         self.ended.close()
         for descriptor in (self.take_terminal(), self._process):
             if descriptor >= 0:
@@ -79,7 +79,7 @@ class Running:
         self._process = -1
 
     def wait_begun(self) -> None:
-        """Wait until its program is executed. Raise NotBegun where that fails, Cancelled or DeadlineExceeded."""
+        """Wait until the command executes. Raise NotBegun if that fails, Cancelled or DeadlineExceeded."""
         deadline.wait_for(
             self._changed, lambda: self._has_begun or self._failure or self._lost, what="wait for the start of an exec"
         )
@@ -87,9 +87,9 @@ class Running:
             raise NotBegun(self._failure or "the exec program has ended")
 
     def wait_ended(self, *, what: str, seconds: float | None = None) -> int | None:
-        """Wait for its end and return its status; None if it runs on after `seconds`.
+        """Wait for the end and return the status; None if the command still runs after `seconds`.
 
-        Raise ShimError if nobody knows how it has ended, Cancelled or DeadlineExceeded, which name `what`.
+        Raise ShimError if the status is unknown, Cancelled or DeadlineExceeded; their texts name `what`.
         """
         deadline.wait_for(self._changed, lambda: self.status is not None or self._lost, what=what, limit=seconds)
         if self._lost and self.status is None:
@@ -98,17 +98,17 @@ class Running:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether it has ended, or nothing will be known of it."""
+        """Whether the command has ended, or its end will stay unknown."""
         return self.status is not None or self._lost
 
     def kill(self) -> None:
-        """Kill its process with the group that it leads, whether it has begun or not. Does not wait."""
+        """Kill the process and its process group, even if the command has not begun. Do not wait."""
         self._kill(self.number)
 
-    # Called with the lock held.
+    # The caller of these methods holds the lock.
 
     def note_begun(self, pid: int, descriptors: Sequence[int], *, has_terminal: bool) -> None:
-        """Take note of its start."""
+        """Record the start."""
         self._has_begun, self.pid = True, pid
         opened = list(descriptors)
         if has_terminal:
@@ -117,16 +117,19 @@ class Running:
             [self._process] = opened
 
     def note_failure(self, step: str, number: int) -> None:
-        """Take note that it does not begin."""
+        """Record that the command does not begin."""
         self._failure = f"{step or 'it was killed'}: {os.strerror(number)}" if number else step or "it was killed"
 
     def note_end(self, status: int) -> None:
-        """Take note of its end."""
+        """Record the end."""
         self.status = status
         self.ended.wake()
 
     def note_loss(self) -> None:
-        """Take note that the program has ended. The kernel kills the command with it, unless it has gained rights."""
+        """Record that the program has ended, and kill the command.
+
+        The kernel kills the command together with the program, unless the command has gained privileges.
+        """
         self._lost = True
         if self._process >= 0:
             with suppress(ProcessLookupError):
@@ -135,10 +138,10 @@ class Running:
 
 
 class _Service:
-    """The program as systemd runs it for its socket: a server whose own unit is hardened cannot start it itself."""
+    """The program as a systemd service. A server in a hardened unit cannot start it as a child with full rights."""
 
     def __init__(self, path: Path) -> None:
-        """Connect. OSError."""
+        """Connect. Raise OSError."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.socket.connect(str(path))
@@ -146,29 +149,29 @@ class _Service:
             self.socket.close()
             raise
         self.pid = 0
-        """Known once the program has said it."""
+        """Set by the program's HELLO."""
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the program."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def reap(self, *, seconds: float) -> None:
-        """Do nothing: it is systemd's child, which starts it again for the next connection."""
+        """Do nothing: systemd reaps the program, and starts it again for the next connection."""
 
 
 class ExecProgram:
-    """The program, started with the first command and again when it has died. Thread-safe."""
+    """The exec program. It starts with the first command, and again after its death. Thread-safe."""
 
     def __init__(self, *, service: Path = SERVICE_SOCKET) -> None:
-        """Use the program behind the socket `service` if that exists, or start a child."""
+        """Use the program behind the socket `service` if the socket exists, or else start a child process."""
         self._service = service
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
         self._killed: set[int] = set()
-        """Commands that were killed and have not ended yet, whether a caller waits for them or not."""
+        """Killed commands that have not ended yet, with or without a waiting caller."""
         self._process: ChildProcess | _Service | None = None
         self._status: bytes | None = None
         self._reader: threading.Thread | None = None
@@ -176,16 +179,16 @@ class ExecProgram:
         self._heartbeat = Heartbeat()
         self._stopped = False
         self._retry_at = -math.inf
-        """When a program that could not begin is tried again, by the monotonic clock."""
+        """Monotonic time of the next attempt after a failed start."""
 
     @property
     def pid(self) -> int:
-        """Return the pid of the program, 0 while there is none."""
+        """The pid of the program; 0 while it does not run."""
         process = self._process
         return process.pid if process else 0
 
     def status(self) -> bytes:
-        """Return the program's /proc/self/status; start it if it does not run. Raise Unavailable."""
+        """Return the program's /proc/self/status. Start the program if necessary. Raise Unavailable."""
         with self._changed:
             self._ensure_process()
             deadline.wait_for(
@@ -209,9 +212,9 @@ class ExecProgram:
             reader.join(3 * _STOP_SECONDS)
 
     def run(self, plan: Plan, descriptors: Sequence[int]) -> Running:
-        """Have the program run a command; `descriptors` stay the caller's.
+        """Send a command to the program. The caller keeps and closes `descriptors`.
 
-        Raise Unavailable where there is no program, ResourceExhausted when MAX_COMMANDS run.
+        Raise Unavailable without a program, and ResourceExhausted if MAX_COMMANDS run.
         """
         content = _file_of(packed(plan))
         try:
@@ -221,7 +224,7 @@ class ExecProgram:
                     raise ResourceExhausted(f"exec: {MAX_COMMANDS} commands run already")
                 running = Running(next(self._numbers), self._changed, self._kill)
                 try:
-                    # Never waits: the reader, which looks whether the program is alive, takes the same lock.
+                    # MSG_DONTWAIT, because the reader needs this lock to check whether the program is alive.
                     packet = running.number, wire.RUN
                     wire.send(process.socket, packet, [content, *descriptors], flags=socket.MSG_DONTWAIT)
                 except OSError as error:
@@ -229,13 +232,13 @@ class ExecProgram:
                     raise Unavailable(f"exec: send to the exec program: {reason_of(error)}") from error
                 self._running[running.number] = running
                 if len(self._running) == 1 and self._wake is not None:
-                    self._wake.wake()  # pings are due from now on
+                    self._wake.wake()  # the reader must start to send pings
                 return running
         finally:
             os.close(content)
 
     def forget(self, running: Running) -> None:
-        """Forget a command that has ended, or that nobody waits for any more."""
+        """Forget a command. Kill it if it has not ended."""
         with self._changed:
             if running.number in self._running and not running.has_ended:
                 self._kill(running.number)
@@ -246,12 +249,12 @@ class ExecProgram:
         with self._changed:
             if number in self._running:
                 self._killed.add(number)
-                self._tell(number, wire.KILL)
+                self._send(number, wire.KILL)
 
-    def _tell(self, number: int, verb: str) -> None:
-        """Send, unless the program takes nothing now: then it is sent again with the next ping."""
+    def _send(self, number: int, verb: str) -> None:
+        """Send a packet, unless the socket is full. A lost KILL is sent again with the next ping."""
         if self._process is not None:
-            with suppress(OSError):  # it has ended, and its commands with it
+            with suppress(OSError):  # the program may have ended, and its commands with it
                 wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
 
     def _ensure_process(self) -> ChildProcess | _Service:
@@ -278,10 +281,10 @@ class ExecProgram:
     def _connected(self) -> ChildProcess | _Service:
         return _Service(self._service) if self._service.is_socket() else ChildProcess("shim.own_exec")
 
-    # The rest runs in the reader.
+    # These methods run in the reader thread.
 
     def _read(self, process: ChildProcess | _Service, wake: Waker) -> None:
-        """Pass the reports of the program on until it ends; kill it when it does not answer."""
+        """Process the packets of the program until it ends. Kill the program if it does not answer."""
         poll = select.poll()
         for source in (process.socket, wake):
             poll.register(source, select.POLLIN)
@@ -297,7 +300,7 @@ class ExecProgram:
                     self._take(process, packet, descriptors)
                 self._check_alive(process)
         except OSError:
-            pass  # it ended before it had read all that was sent
+            pass  # the program ended before it had read all packets
         finally:
             wake.close()
             self._lose(process)
@@ -307,7 +310,7 @@ class ExecProgram:
         return bool(self._running or self._killed)
 
     def _milliseconds(self) -> float | None:
-        """Return how long to wait for a packet: a program that runs nothing is not asked whether it is alive."""
+        """Return how long to wait for a packet. A program without commands gets no pings, so the wait has no limit."""
         with self._changed:
             return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._is_used else None
 
@@ -318,13 +321,13 @@ class ExecProgram:
             if self._heartbeat.is_lost:
                 log.error("killing exec program: no answer", pid=process.pid)
                 process.kill()
-                with suppress(OSError):  # a program that has not begun yet cannot be killed
+                with suppress(OSError):  # before HELLO the pid is unknown, so `kill` may have done nothing
                     process.socket.shutdown(socket.SHUT_RDWR)
             elif self._heartbeat.is_ping_due:
                 self._heartbeat.note_ping()
-                self._tell(0, wire.PING)
+                self._send(0, wire.PING)
                 for number in self._killed:
-                    self._tell(number, wire.KILL)
+                    self._send(number, wire.KILL)
 
     def _take(self, process: ChildProcess | _Service, packet: tuple[Any, ...], descriptors: Sequence[int]) -> None:
         number, verb, *details = packet
@@ -372,7 +375,7 @@ class ExecProgram:
 
 
 def _file_of(content: bytes) -> int:
-    """Return a descriptor of a file in memory: a plan is longer than a packet may be."""
+    """Return a descriptor of a file in memory, because a plan is too long for a packet."""
     descriptor = os.memfd_create("plan", os.MFD_CLOEXEC)
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""A command that runs by the server's own exec: its streams, its terminal and its end."""
+"""The streams of a command of the exec program: its pipes or its terminal."""
 
 import errno
 import fcntl
@@ -19,20 +19,20 @@ from shim.own_exec.client import Running
 STDOUT, STDERR = 1, 2
 
 DRAIN_SECONDS = 2.0
-"""How long output is read after the end of the command: its background processes may hold the pipes open.
-Docker reads on as long."""
+"""Output is read for this time after the end of the command, whose background processes may keep the pipes open. Docker
+has the same limit."""
 
 _READ_BYTES = 64 << 10
-"""A pipe holds as much."""
+"""The capacity of a pipe."""
 
 
 class Streams:
-    """The ends of a command's pipes, or of its terminal. One thread reads, one may write; any may `close`."""
+    """The server's ends of a command's pipes or terminal. A thread may read, another may write; any may `close`."""
 
     def __init__(self, *, stdin: bool, tty: bool) -> None:
-        """Make the pipes. OSError where no descriptor is free."""
+        """Create the pipes. Raise OSError if no descriptor is free."""
         self._ours: dict[int, int] = {}
-        """Descriptors that are read, by the number of the stream."""
+        """The descriptors to read, by STDOUT and STDERR."""
         self._stdin = -1
         self._theirs: list[int] = []
         self._tty = tty
@@ -40,7 +40,7 @@ class Streams:
         self._is_closed = False
         self._running: Running | None = None
         self._drained_at = math.inf
-        """When reading ends, by the monotonic clock: once the command has ended."""
+        """Monotonic time at which reading stops, set at the end of the command."""
         self._what = ""
         try:
             self._make(stdin=stdin and not tty)
@@ -61,16 +61,16 @@ class Streams:
                 continue
             self._ours[number], theirs = os.pipe2(os.O_CLOEXEC)
             self._theirs.append(theirs)
-            # Whoever has the other end may open it for reading too, and take what a poll has announced.
+            # A process with the other end may also open it for reading, and take the data that a poll has announced.
             os.set_blocking(self._ours[number], False)
 
     @property
     def theirs(self) -> list[int]:
-        """Return the command's ends: of stdin, stdout and stderr."""
+        """The command's ends of stdin, stdout and stderr."""
         return self._theirs
 
     def begin(self, running: Running, *, what: str) -> None:
-        """Use the streams of a command that has begun; `what` names it in messages."""
+        """Close the command's ends once the command has begun, and take its terminal. `what` names it in messages."""
         self._close_theirs()
         self._running = running
         self._what = what
@@ -81,7 +81,7 @@ class Streams:
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Yield (STDOUT or STDERR, bytes) until the command has closed both, or DRAIN_SECONDS after its end.
 
-        A scope that expires ends this iterator only; a new iterator continues at the same position.
+        The end of the current scope ends only this iterator; a new iterator continues at the same position.
         """
         while self._ours and (ready := self._wait_readable()):
             for number in ready:
@@ -92,18 +92,18 @@ class Streams:
                     self._close_ours(number)
 
     def output(self, *, most: int) -> dict[int, bytes]:
-        """Take the output to its end; return the first `most` bytes of STDOUT and of STDERR. The rest is dropped."""
+        """Read the output to its end. Return the first `most` bytes of STDOUT and of STDERR, and drop the rest."""
         kept = {STDOUT: bytearray(), STDERR: bytearray()}
         for number, piece in self.frames():
             kept[number] += piece[: most - len(kept[number])]
         return {number: bytes(content) for number, content in kept.items()}
 
     def read(self) -> bytes:
-        """Wait for the next output of a command with a terminal; return nothing at its end."""
+        """Wait for output of a command with a terminal; return no bytes at its end."""
         return next((piece for _, piece in self.frames()), b"")
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write all of `data` to the command's input, waiting while it does not read. ShimError when it never will."""
+        """Write all of `data` to the command's input; wait while it is full. Raise ShimError if the input is closed."""
         rest = memoryview(data)
         while rest and not self._is_closed:
             try:
@@ -114,7 +114,7 @@ class Streams:
                 raise ShimError(f"{self._what}: the command does not read its input any more") from error
 
     def close_stdin(self) -> None:
-        """Close the command's input; its output still comes. A terminal stays."""
+        """Close the command's input, unless it is a terminal. Output continues."""
         if not self._tty and self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
@@ -126,14 +126,14 @@ class Streams:
                 fcntl.ioctl(self._stdin, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def close(self) -> None:
-        """End reads and writes, also those that block. Idempotent, from any thread."""
+        """End all reads and writes, including blocked calls. Idempotent; any thread may call it."""
         self._is_closed = True
         self._closed.wake()
 
     def release(self) -> None:
-        """Close all descriptors, once no thread uses them any more."""
+        """Close all descriptors. No thread may use them any more."""
         self._close_theirs()
-        if self._stdin >= 0:  # of a terminal too
+        if self._stdin >= 0:  # with a terminal, this is its descriptor
             os.close(self._stdin)
             self._stdin = -1
         for number in list(self._ours):
@@ -147,23 +147,23 @@ class Streams:
 
     def _close_ours(self, number: int) -> None:
         descriptor = self._ours.pop(number)
-        if not self._tty:  # until `release` other threads may write to a terminal, or resize it
+        if not self._tty:  # other threads may write to a terminal, or resize it, until `release`
             os.close(descriptor)
 
     def _read(self, number: int) -> bytes | None:
-        """Return what there is; nothing at the end, None if there is nothing now."""
+        """Return available output; no bytes at the end, None if there is no output now."""
         try:
             return os.read(self._ours[number], _READ_BYTES)
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno == errno.EIO:  # nobody has the terminal open any more
+            if error.errno == errno.EIO:  # no process has the terminal open
                 return b""
             raise
 
     def _wait_readable(self) -> list[int]:
-        """Wait for output; return the streams that have some, or their end. None once it is not waited for any more."""
-        assert self._running is not None  # noqa: S101 - it is read after `begin`
+        """Wait for output; return the streams with output or at their end. Return none if closed or drained."""
+        assert self._running is not None  # noqa: S101 - `begin` comes first
         ended = self._running.ended
         numbers = {descriptor: number for number, descriptor in self._ours.items()}
         poll = select.poll()
@@ -191,7 +191,7 @@ class Streams:
 
     @contextmanager
     def _interruptible(self, poll: "select.poll") -> Iterator[deadline.Scope]:
-        """Have `close`, and the end of the current scope, end a wait of `poll` in the block."""
+        """Make `close` and the end of the current scope end a wait of `poll` in the block."""
         scope = deadline.current()
         with Waker() as waker, scope.on_cancel(waker.wake):
             for source in (self._closed, waker):

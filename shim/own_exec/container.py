@@ -1,7 +1,7 @@
-"""The attributes of a container's processes, read from the files of runc and from the processes that it inherits from.
+"""The attributes of a container's processes, from the files of runc and from the process that starts containers.
 
-containerd leaves the container's `config.json` in its bundle, and runc keeps `state.json`. Both are root's. What they
-say is what `docker exec` goes by too, so nothing that the container's own processes have changed since counts.
+containerd keeps the container's `config.json` in the bundle, and runc keeps `state.json`. Both files are root's.
+`docker exec` uses the same files, so later changes by the container's processes do not count.
 """
 
 import os
@@ -39,7 +39,7 @@ _CAPABILITIES = (
     "CHECKPOINT_RESTORE",
 )
 # fmt: on
-"""By number: linux/capability.h."""
+"""Names by number, from linux/capability.h."""
 _CAPABILITY = {f"CAP_{name}": 1 << number for number, name in enumerate(_CAPABILITIES)}
 
 _NAMESPACES = {
@@ -51,8 +51,8 @@ _NAMESPACES = {
     "mnt": 0x00020000,
     "user": 0x10000000,
 }
-"""Kinds by their names in /proc, in the order of entering: in the user namespace of the container a
-process has no right to enter what is the host's."""
+"""Kinds by name in /proc, in the order of entering. The user namespace comes last, because a process inside it has no
+right to enter namespaces of the host."""
 USER_NAMESPACE = "user"
 
 _KNOWN_PROCESS = frozenset(
@@ -89,7 +89,7 @@ _KNOWN_LINUX = frozenset(
         "netDevices",
     }
 )
-"""Fields of config.json that this way of exec honours, or that mean nothing for an exec."""
+"""The fields of config.json that the server's exec honours, or that do not affect an exec."""
 
 _SECURITY_MODULES = Path("/sys/kernel/security/lsm")
 _WITHOUT_LABELS = frozenset(
@@ -108,7 +108,7 @@ _WITHOUT_LABELS = frozenset(
         "tomoyo",
     }
 )
-"""Modules that give processes no label which runc would set. Debian's kernels have TOMOYO, which goes by paths."""
+"""Security modules without a label that runc would set. Debian's kernels have TOMOYO, which decides by path."""
 _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
@@ -116,7 +116,7 @@ _DEFAULT_UMASK = 0o022
 
 
 class Unsuited(Unfit):
-    """A process in this container cannot be made equal to one of runc's."""
+    """The exec program cannot create the process as runc would, so Docker must run the exec."""
 
 
 class _User(msgspec.Struct, rename="camel"):
@@ -147,31 +147,31 @@ class _Process(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A running container. Valid as long as its first process is the same."""
+    """A running container. The data is valid as long as its first process lives."""
 
     id: str
     pid: int
-    """Of its first process."""
+    """Pid of the first process."""
     began: int
-    """When that process began, in ticks of the kernel."""
+    """Start time of the first process, in clock ticks of the kernel."""
     cgroup_paths: Mapping[str, str]
-    """Directories by controller, as runc has them; of version 2 under the empty name."""
+    """Directories by controller, from runc; the key is empty for cgroup v2."""
     process: _Process
     seccomp: bytes
-    """JSON of the profile; empty for none."""
+    """The profile as JSON; empty for none."""
     user_namespace_base: tuple[int, int] | None
-    """The host's uid and gid of root in its user namespace; None in the host's."""
+    """Uid and gid on the host of root in the container's user namespace; None in the host's user namespace."""
     limits: Mapping[int, tuple[int, int]]
     niceness: int
     processors: frozenset[int]
     io_priority: int
     shim_capabilities: int
-    """The bounding set of containerd's shim."""
+    """The bounding set of containerd-shim."""
     runc: Path
-    """The program that has made it."""
+    """The program that created the container."""
 
     def is_alive(self) -> bool:
-        """Return whether its first process is there still, and its pid not another process's."""
+        """Return whether the first process still lives. A reused pid counts as dead."""
         try:
             return began(self.pid) == self.began
         except (OSError, ValueError, IndexError):
@@ -179,27 +179,27 @@ class Container:
 
     @property
     def has_terminal(self) -> bool:
-        """Return whether its first process has a terminal."""
+        """Whether the first process has a terminal."""
         return self.process.terminal
 
     @property
     def umask(self) -> int:
-        """Return the umask of a process."""
+        """The umask of the container's processes."""
         umask = self.process.user.umask
         return _DEFAULT_UMASK if umask is None else umask
 
     def capabilities(self, which: str) -> int:
-        """Return a set of capabilities, such as `bounding`, as a mask of their numbers."""
+        """Return the capability set `which`, such as `bounding`, as a mask of capability numbers."""
         names = (self.process.capabilities or {}).get(which) or ()
         return sum({_CAPABILITY.get(name, 0) for name in names})
 
     @property
     def control_groups(self) -> list[str]:
-        """Return the `cgroup.procs` files of its control groups."""
+        """The `cgroup.procs` files of the container's control groups."""
         return [f"{directory}/cgroup.procs" for directory in self.cgroup_paths.values()]
 
     def is_frozen(self) -> bool:
-        """Return whether its control group is frozen: a process that joins it would stop there."""
+        """Return whether the control group is frozen. A process that joins it would stop."""
         return is_frozen(self.cgroup_paths)
 
 
@@ -208,29 +208,26 @@ def has_apparmor() -> bool:
     return word(_APPARMOR) == b"Y"
 
 
-def namespaces_of(pid: int, *, has_users: bool) -> list[tuple[str, int]]:
-    """Return path and kind of the namespaces of a process that an exec enters, in order.
+def namespaces_of(pid: int, *, has_user_namespace: bool) -> list[tuple[str, int]]:
+    """Return path and kind of the namespaces of process `pid` that an exec enters, in order.
 
-    Raise Unsuited unless it has a user namespace just where `has_users`: it may have made another one, which is not
-    entered by an exec of Docker's.
+    `has_user_namespace` says whether the container was created with a user namespace. Raise Unsuited if the process is
+    now in another one: it may have created a user namespace itself, and Docker's exec does not enter that.
     """
     entered = []
     for name, kind in _NAMESPACES.items():
         path = f"/proc/{pid}/ns/{name}"
         if name == USER_NAMESPACE:
-            if _is_own(name, pid) is has_users:
-                raise Unsuited("namespace", "its first process has left its user namespace")
-            if not has_users:
-                continue  # the kernel does not let a process enter the one where it is
+            if _is_own(name, pid) is has_user_namespace:
+                raise Unsuited("namespace", "the first process has left its user namespace")
+            if not has_user_namespace:
+                continue  # the kernel refuses to enter the current user namespace
         entered.append((path, kind))
     return entered
 
 
 def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container:
-    """Read the attributes of a running container whose first process is `pid`.
-
-    Raise Unsuited where an exec has to be Docker's.
-    """
+    """Read the attributes of a running container whose first process is `pid`. Raise Unsuited."""
     try:
         state = read_state(container_id, exec_root=exec_root, pid=pid)
         bundle = bundle_of(state)
@@ -239,7 +236,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
         process = msgspec.convert(config["process"], _Process)
         linux = config["linux"]
         seccomp = linux.get("seccomp")
-        has_users = any(each["type"] == USER_NAMESPACE for each in linux["namespaces"])
+        has_user_namespace = any(each["type"] == USER_NAMESPACE for each in linux["namespaces"])
         _check_security_modules(process)
         shim = shim_of(pid)
         return Container(
@@ -249,7 +246,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
             cgroup_paths=state.cgroup_paths,
             process=process,
             seccomp=msgspec.json.encode(seccomp) if seccomp else b"",
-            user_namespace_base=_user_namespace_base(pid) if has_users else None,
+            user_namespace_base=_user_namespace_base(pid) if has_user_namespace else None,
             limits=_limits(process, shim=shim),
             niceness=os.getpriority(os.PRIO_PROCESS, shim),
             processors=frozenset(os.sched_getaffinity(shim)),
@@ -262,16 +259,19 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
     except Unfit as unfit:
         raise Unsuited(unfit.reason, str(unfit)) from unfit
     except OSError as error:
-        raise Unsuited("state", f"read what runc was told: {reason_of(error)}") from error
+        raise Unsuited("state", f"read the files of runc: {reason_of(error)}") from error
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise Unsuited("state", f"what runc was told cannot be read: {error}") from error
+        raise Unsuited("state", f"decode the files of runc: {error}") from error
 
 
 def check_same_rights(container: Container, *, program: bytes) -> None:
-    """Raise Unsuited if the program, by its /proc/<pid>/status, has less rights than what starts the container's."""
+    """Raise Unsuited if the exec program has fewer rights than containerd-shim, which starts the container's processes.
+
+    `program` is the content of the program's /proc/<pid>/status.
+    """
     has = _check_unconfined(program, what="the exec program")
     if container.shim_capabilities & ~has:
-        raise Unsuited("confined", "the exec program may not have all capabilities that containers have")
+        raise Unsuited("confined", "the exec program lacks capabilities that containers may have")
 
 
 def _check_known(config: Mapping[str, Any]) -> None:
@@ -286,14 +286,14 @@ def _check_known(config: Mapping[str, Any]) -> None:
 
 def _check_security_modules(process: _Process) -> None:
     if process.selinux_label and _SELINUX.exists():
-        raise Unsuited("security module", "SELinux confines it")
+        raise Unsuited("security module", "SELinux confines the container")
     others = set(word(_SECURITY_MODULES).decode().split(",")) - _WITHOUT_LABELS - {"", "apparmor", "selinux"}
     if others:
         raise Unsuited("security module", f"the kernel has {', '.join(sorted(others))}")
 
 
 def _check_unconfined(status: bytes, *, what: str) -> int:
-    """Return the bounding set of a process. Raise Unsuited if its children inherit restrictions."""
+    """Return the bounding set of a process. Raise Unsuited if its children would inherit restrictions."""
     if value_of(status, b"NoNewPrivs") != b"0" or value_of(status, b"Seccomp") != b"0":
         raise Unsuited("confined", f"{what} has a seccomp filter or may not gain privileges")
     return int(value_of(status, b"CapBnd"), 16)
@@ -310,12 +310,12 @@ def _limits(process: _Process, *, shim: int) -> dict[int, tuple[int, int]]:
 
 
 def _signed(value: int) -> int:
-    """Return a limit as Python has it: -1 for none."""
+    """Return a limit as Python has it: -1 for unlimited."""
     return resource.RLIM_INFINITY if value == (1 << 64) - 1 else value
 
 
 def _user_namespace_base(pid: int) -> tuple[int, int]:
-    """Return the host's ids of root in the user namespace of a process."""
+    """Return uid and gid on the host of root in the user namespace of a process."""
     return _host_root(Path(f"/proc/{pid}/uid_map")), _host_root(Path(f"/proc/{pid}/gid_map"))
 
 
@@ -324,7 +324,7 @@ def _host_root(mapping: Path) -> int:
         inside, host, _ = map(int, line.split())
         if inside == 0:
             return host
-    raise Unsuited("namespace", "its user namespace has no root")
+    raise Unsuited("namespace", "the container's user namespace has no root")
 
 
 def _is_own(namespace: str, pid: int) -> bool:

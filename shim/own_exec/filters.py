@@ -1,4 +1,4 @@
-"""The seccomp filters that runc makes of profiles. Most containers of a node have the same profile."""
+"""The seccomp filters that runc compiles from profiles. They are cached, because most containers share a profile."""
 
 import hashlib
 import tempfile
@@ -14,28 +14,28 @@ from shim.domain.errors import ShimError
 from shim.own_exec.container import Container, Unsuited
 
 CAPACITY = 1 << 20
-"""Bytes of filters that are kept; a filter has some 10 KiB."""
+"""Most bytes of cached filters; a filter has about 10 KiB."""
 _PROBLEMS = 100
 PROBLEM_SECONDS = 60.0
-"""How long a filter that cannot be read is not tried again: runc makes a container for it."""
+"""Back-off after a filter could not be read, because each attempt makes runc create a container."""
 _FLAG_BYTES = 4
 _WHAT = "read a seccomp filter of runc"
 _NOTIFY = b"SCMP_ACT_NOTIFY"
 
 
 class Filter(NamedTuple):
-    """A filter as the kernel takes it."""
+    """A filter in the kernel's form."""
 
     flags: int = 0
-    """Of seccomp(2), SECCOMP_SET_MODE_FILTER."""
+    """The flags of SECCOMP_SET_MODE_FILTER, seccomp(2)."""
     instructions: bytes = b""
-    """BPF; empty for no filter."""
+    """BPF instructions; empty for no filter."""
 
 
 _Key: TypeAlias = tuple[bytes, Path]
-"""Digest of a profile, and the program runc."""
+"""Digest of a profile, and the path of runc."""
 Compile = Callable[[bytes, Path, Path], bytes]
-"""Returns what `read_filter` prints, of a profile, the program runc and an empty directory."""
+"""Takes a profile, the path of runc and an empty directory; returns the output of `read_filter`."""
 
 
 class Filters:
@@ -45,14 +45,14 @@ class Filters:
         self._compile = compile_
         self._known: LoadingCache[_Key, Filter] = LoadingCache(capacity=CAPACITY)
         self._problems: LruCache[_Key, tuple[str, float]] = LruCache(capacity=_PROBLEMS)
-        """Why filters are not known, and until when they are not read again."""
+        """Why a filter is unknown, and the monotonic time of the next attempt."""
 
     def of(self, container: Container) -> Filter:
-        """Return the filter of a container's processes. Raise Unsuited where it cannot be known."""
+        """Return the filter of a container's processes. Raise Unsuited if it cannot be determined."""
         if not container.seccomp:
             return Filter()
         if _NOTIFY in container.seccomp:
-            raise Unsuited("seccomp", "its profile asks a listener")
+            raise Unsuited("seccomp", "the profile notifies a listener")
         key = hashlib.sha256(container.seccomp).digest(), container.runc
         self._check_problem(key)
         try:
@@ -75,6 +75,6 @@ class Filters:
             outer.check(_WHAT)
             raise Unsuited("seccomp", f"{_WHAT}: {error}") from error
         if len(printed) <= _FLAG_BYTES:
-            raise Unsuited("seccomp", "runc's filter cannot be read")
+            raise Unsuited("seccomp", f"{_WHAT}: empty")
         found = Filter(int.from_bytes(printed[:_FLAG_BYTES], "little"), printed[_FLAG_BYTES:])
         return found, len(printed)

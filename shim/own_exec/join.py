@@ -1,15 +1,15 @@
-"""How a command gets into its container. This runs in a process that was forked for the command.
+"""The steps by which a command enters its container. They run in a process that is forked for the command.
 
-Two processes do the work. The first enters the container's namespaces and takes the identity of the command. It stays
-outside the container's PID namespace, where no process of the container can see it. Then it forks the second process,
-which is born inside with no more rights than the command itself. So nobody inside can trace a process that is still the
-host's root, not even with CAP_SYS_PTRACE.
+Two processes do the work. The first process enters the container's namespaces and takes the identity of the command. It
+stays outside the container's PID namespace, so that no process of the container can see it. Then it forks the second
+process, which starts inside with no more rights than the command. So no process inside can trace a process that is
+still the host's root, not even with CAP_SYS_PTRACE.
 
-After a namespace was entered, nothing may be imported or loaded here: it would come from the container's image. And no
-descriptor of the host may be left in the second process, except for the command's own streams (CVE-2016-9962,
+Once a namespace has been entered, the process must not import or load anything: it would come from the container's
+image. The second process must not have any descriptor of the host, except for the command's streams (CVE-2016-9962,
 CVE-2024-21626).
 
-When a step fails, nothing of the command has run. The report names the step.
+If a step fails, no part of the command has run. The report names the step.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from shim.own_exec.plan import Plan
 
 STREAMS = 3
-"""Standard streams of a process."""
+"""The number of standard streams of a process."""
 _REPORT = STREAMS
-"""The descriptor of the report, once all others are closed."""
+"""The descriptor for reports, once all other descriptors are closed."""
 _ALL_DESCRIPTORS = 0x7FFFFFFF
 
 _CLONE_NEWUSER = 0x10000000
@@ -43,22 +43,22 @@ _NULL = os.makedev(1, 3)
 _GET_PEER = 0x5441
 """ioctl TIOCGPTPEER: open the other end of a terminal without a path."""
 _UNLOCK = 0x40045431
-"""ioctl TIOCSPTLCK: let the other end of a terminal be opened."""
+"""ioctl TIOCSPTLCK: permit the other end of a terminal to be opened."""
 
 _PROFILE_BYTES = 4096
 _UNCONFINED = b"unconfined"
 
 _PASSWD = b"/etc/passwd"
 _PASSWD_BYTES = 1 << 20
-"""Most bytes read of the container's file."""
+"""Most bytes that are read of the container's file."""
 _PASSWD_FIELDS = 7
 
 
 class Join:
-    """The steps of a command, in their order."""
+    """The steps of a command, in order."""
 
     def __init__(self, plan: Plan, descriptors: Sequence[int], reports: int) -> None:
-        """`descriptors` are the streams, the namespaces and the control groups; `reports` takes what is reported."""
+        """`descriptors` are the streams, the namespaces and the control groups; `reports` is the socket for reports."""
         kinds = len(plan.namespaces)
         self._plan = plan
         self._streams = descriptors[:STREAMS]
@@ -70,22 +70,22 @@ class Join:
         self._terminal = -1
 
     def go(self) -> None:
-        """Go the way to its end. Does not return."""
+        """Run all steps, up to the execution of the command. Do not return."""
         name = b""
         try:
             for step in (
                 self._inherit,
-                self._ask_for_profile,
-                self._own_pipes,
+                self._request_apparmor_profile,
+                self._give_pipes_to_user,
                 self._join_control_groups,
                 self._enter_namespaces,
                 self._open_terminal,
                 self._open_null,
                 self._place_streams,
                 self._join_keyring,
-                self._move,
-                self._find_home,
-                self._filter_early,
+                self._change_directory,
+                self._set_home,
+                self._filter_as_root,
                 self._take_identity,
                 self._fork,
                 self._execute,
@@ -94,13 +94,13 @@ class Join:
                 step()
         except OSError as failure:
             report.failure(self._reports, name, failure.errno or 0)
-        except ValueError:  # an argument, or the name of a variable, that no program can be given
+        except ValueError:  # an argument or the name of a variable is invalid, such as with a NUL byte
             report.failure(self._reports, name, errno.EINVAL)
         finally:
             os._exit(1)
 
     def _inherit(self) -> None:
-        """Take what runc would inherit from the containerd-shim, while the host's root may still do so."""
+        """Take the attributes that runc would inherit from containerd-shim, while still the host's root."""
         plan = self._plan
         kernel.end_with_parent()
         kernel.unblock_signals()
@@ -111,19 +111,19 @@ class Join:
         _set_oom_score_adjustment(plan.oom_score_adjustment)
         os.umask(plan.umask)
 
-    def _ask_for_profile(self) -> None:
-        """Have the program that is executed next confined by AppArmor, by the host's /proc (CVE-2019-16884)."""
+    def _request_apparmor_profile(self) -> None:
+        """Make AppArmor confine the next executed program. This must use the host's /proc (CVE-2019-16884)."""
         profile = self._plan.apparmor
         if not profile:
             return
         attribute = os.open(_apparmor_attribute(), os.O_RDWR | os.O_CLOEXEC)
         os.write(attribute, b"exec " + profile)
-        # Such as `docker-default (enforce)`.
+        # The attribute reads, for example, `docker-default (enforce)`.
         if os.pread(attribute, _PROFILE_BYTES, 0).rpartition(b" (")[0] != profile and profile != _UNCONFINED:
             raise OSError(errno.EPERM, "")
 
-    def _own_pipes(self) -> None:
-        """Let the command open its streams again by `/dev/stdout`."""
+    def _give_pipes_to_user(self) -> None:
+        """Permit the command to reopen its streams, for example by `/dev/stdout`."""
         for stream in self._streams:
             if stat.S_ISFIFO(os.fstat(stream).st_mode):
                 os.fchown(stream, *self._plan.pipe_owner)
@@ -140,7 +140,7 @@ class Join:
             os.setresuid(0, 0, 0)
 
     def _open_terminal(self) -> None:
-        """Make a terminal of the container's own, so that the command finds it below /dev/pts."""
+        """Open a terminal of the container's devpts, so that the command finds it below /dev/pts."""
         if self._plan.terminal is None:
             return
         main = os.open(b"/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -155,7 +155,7 @@ class Join:
         report.terminal(self._reports, main)
 
     def _open_null(self) -> None:
-        """Have no input from the container's own /dev/null: root inside could change the mode of the host's."""
+        """Without input, use the container's /dev/null: root inside could change the mode of the host's."""
         if not self._plan.namespaces or not _is_device(os.fstat(self._streams[0]), _NULL):
             return
         null = os.open(b"/dev/null", os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -165,9 +165,9 @@ class Join:
         self._streams = (null, *self._streams[1:])
 
     def _place_streams(self) -> None:
-        """Put the streams into their places, and close everything else."""
+        """Move the streams to descriptors 0 to 2, and close all other descriptors except the one for reports."""
         streams = (self._terminal,) * STREAMS if self._plan.terminal is not None else self._streams
-        # First away from the places: one of them may lie there already.
+        # Duplicate to higher descriptors first: a stream may have a number from 0 to 3 already.
         kept = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _REPORT + 1) for each in (*streams, self._reports)]
         for place, descriptor in enumerate(kept):
             os.dup2(descriptor, place, inheritable=place < STREAMS)
@@ -178,22 +178,22 @@ class Join:
         if self._plan.keyring:
             kernel.join_session_keyring(self._plan.keyring)
 
-    def _move(self) -> None:
-        """Go to the working directory as root; the command's user may not reach it, as under runc."""
+    def _change_directory(self) -> None:
+        """Change to the working directory as root, like runc: the command's user may have no access to it."""
         try:
             os.chdir(self._plan.directory)
         except PermissionError:
             return
         self._is_moved = True
 
-    def _find_home(self) -> None:
-        """Set HOME from the container's file, as runc does."""
+    def _set_home(self) -> None:
+        """Set HOME from the container's /etc/passwd, like runc."""
         if self._environment.get(b"HOME"):
             return
         self._environment[b"HOME"] = _home(self._plan.uid)
 
-    def _filter_early(self) -> None:
-        """Install the filter while that is a privilege, unless the command may do so itself."""
+    def _filter_as_root(self) -> None:
+        """Install the filter while the process is privileged. With no_new_privileges, `_execute` installs it later."""
         if not self._plan.no_new_privileges:
             self._filter()
 
@@ -213,17 +213,17 @@ class Join:
         kernel.keep_capabilities(False)
         if not self._is_moved:
             os.chdir(plan.directory)
-        os.getcwd()  # ENOENT where it is outside the root (CVE-2024-21626)
+        os.getcwd()  # fails with ENOENT if the directory is outside the container's root (CVE-2024-21626)
         kernel.set_process_capabilities(
             effective=plan.effective, permitted=plan.permitted, inheritable=plan.inheritable, ambient=plan.ambient
         )
         if plan.no_new_privileges:
             kernel.forbid_new_privileges()
-        kernel.hide_memory()  # where the sysctl fs.suid_dumpable is 1, the other identity has undone that
+        kernel.hide_memory()  # with the sysctl fs.suid_dumpable=1, the change of identity has undone this
 
     def _fork(self) -> None:
         if pid := kernel.fork_sibling():
-            # At once, and from outside: what is inside may be stopped there before it can say anything.
+            # The first process reports this at once: the second is inside, and may be stopped before it can report.
             report.born(self._reports, pid)
             os._exit(0)
         os.setsid()
@@ -239,7 +239,7 @@ class Join:
         os.execve(program, self._plan.arguments, self._environment)
 
     def _program(self) -> bytes:
-        """Return the file to execute. Unusual names are left to runc, which has its own rules and messages."""
+        """Return the file to execute. Raise FileNotFoundError for unusual names: runc has special rules for them."""
         name = self._plan.arguments[0]
         if b"/" in name:
             return name
@@ -257,7 +257,7 @@ class Join:
 
 
 def _apparmor_attribute() -> bytes:
-    """Return the attribute of this process; one of this name is another module's, where there are two."""
+    """Return AppArmor's attribute of this process. With two security modules, attr/exec may be the other module's."""
     own = b"/proc/self/attr/apparmor/exec"
     return own if os.path.exists(own) else b"/proc/self/attr/exec"
 
@@ -266,7 +266,7 @@ def _set_limits(wanted: dict[int, tuple[int, int]]) -> None:
     try:
         for number, limits in wanted.items():
             resource.setrlimit(number, limits)
-    except ValueError:  # what setrlimit makes of EPERM
+    except ValueError:  # setrlimit raises this for EPERM
         raise PermissionError(errno.EPERM, "") from None
 
 
@@ -276,13 +276,13 @@ def _is_device(found: os.stat_result, number: int) -> bool:
 
 def _set_oom_score_adjustment(wanted: int | None) -> None:
     adjustment = os.open(b"/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-    # To write what it is already may take a right that this process does not have.
+    # Writing the present value may need a capability that this process lacks.
     if wanted is not None and int(os.read(adjustment, 16)) != wanted:
         os.write(adjustment, b"%d" % wanted)
 
 
 def _home(uid: int) -> bytes:
-    """Return the home of a user as the container's file has it; `/` where it has none."""
+    """Return a user's home from the container's /etc/passwd; `/` if the file has none."""
     wanted = b"%d" % uid
     try:
         descriptor = os.open(_PASSWD, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,6 +1,6 @@
-"""The system calls of a process that joins a container, which Python 3.11 has no function for. All raise OSError.
+"""System calls of a process that joins a container, which Python 3.11 does not offer. All functions raise OSError.
 
-None of them loads anything when it is called: a process that has entered a container would load it from there.
+No function loads a module or library when it is called: inside a container it would come from the container's image.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NUMBERS = {
     "x86_64": {"clone": 56, "keyctl": 250, "ioprio_set": 251, "ioprio_get": 252, "seccomp": 317},
     "aarch64": {"clone": 220, "keyctl": 219, "ioprio_set": 30, "ioprio_get": 31, "seccomp": 277},
 }
-"""Numbers of system calls, by architecture."""
+"""System call numbers by architecture."""
 
 MACHINE = os.uname().machine
 KNOWN_MACHINE = MACHINE in _NUMBERS
 _NUMBER = _NUMBERS.get(MACHINE, {})
 
 _locked = ctypes.PyDLL(None, use_errno=True)
-"""Calls the C library without a change of Python's lock, which a copy of this process would not notice."""
+"""The C library, called without releasing Python's GIL, which a child of a raw clone(2) does not know to acquire."""
 _locked.syscall.restype = ctypes.c_long
 _locked.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
@@ -53,7 +53,7 @@ _INSTRUCTION_BYTES = 8
 
 with open("/proc/sys/kernel/cap_last_cap", "rb") as _file:
     LAST_CAPABILITY = int(_file.read())
-    """The highest number of a capability that this kernel has."""
+    """The highest capability number of this kernel."""
 
 
 def _prctl(option: int, value: int, third: int = 0) -> None:
@@ -61,38 +61,38 @@ def _prctl(option: int, value: int, third: int = 0) -> None:
 
 
 def set_name(name: bytes) -> None:
-    """Show this process under a name of at most 15 bytes."""
+    """Set the name of this process, at most 15 bytes."""
     check(libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0), "prctl")
 
 
 def hide_memory() -> None:
-    """Let only the host's root trace this process and its children, or read them through /proc."""
+    """Permit only the host's root to trace this process and its children, or to read them through /proc."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def fork_sibling() -> int:
-    """Fork a child of this process's parent; return its pid, 0 in the child. For a process with one thread."""
+    """Fork a child of this process's parent. Return its pid, 0 in the child. This process must have a single thread."""
     flags = ctypes.c_long(_CLONE_PARENT | _SIGCHLD)
     return check(_locked.syscall(ctypes.c_long(_NUMBER["clone"]), flags, *(ctypes.c_long(0),) * 4), "clone")
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A change of its identity undoes that."""
+    """Make the kernel kill this process when its parent ends. A later change of identity undoes this."""
     _prctl(_PR_SET_PDEATHSIG, SIGKILL)
 
 
 def keep_capabilities(keep: bool) -> None:
-    """Keep the permitted capabilities when root becomes another user, or do not."""
+    """Set whether the permitted capabilities stay when root becomes another user."""
     _prctl(_PR_SET_KEEPCAPS, int(keep))
 
 
 def drop_from_bounding_set(capability: int) -> None:
-    """Give a capability up for good, for this process and its children."""
+    """Give up a capability for good, for this process and its children."""
     _prctl(_PR_CAPBSET_DROP, capability)
 
 
 def set_process_capabilities(*, effective: int, permitted: int, inheritable: int, ambient: int) -> None:
-    """Set the four sets of this process; each is a mask of capability numbers."""
+    """Set the capability sets of this process; each is a mask of capability numbers."""
     sets = (ctypes.c_uint32 * 6)()
     for place, mask in enumerate((effective, permitted, inheritable)):
         sets[place], sets[place + 3] = mask & 0xFFFFFFFF, mask >> 32
@@ -103,17 +103,17 @@ def set_process_capabilities(*, effective: int, permitted: int, inheritable: int
 
 
 def forbid_new_privileges() -> None:
-    """Have no program that this process executes gain privileges."""
+    """Forbid programs that this process executes to gain privileges."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def join_session_keyring(name: bytes) -> None:
-    """Join the session keyring of this name, or make it."""
+    """Join the session keyring `name`, or create it."""
     check(call(_NUMBER["keyctl"], _JOIN_SESSION_KEYRING, name), "join a session keyring")
 
 
 def install_filter(instructions: bytes, *, flags: int) -> None:
-    """Install a seccomp filter, as the instructions of classic BPF that the kernel takes."""
+    """Install a seccomp filter of classic BPF instructions."""
     program = _Program(len(instructions) // _INSTRUCTION_BYTES, instructions)
     result = libc.syscall(
         ctypes.c_long(_NUMBER["seccomp"]),
@@ -125,7 +125,7 @@ def install_filter(instructions: bytes, *, flags: int) -> None:
 
 
 def io_priority(pid: int) -> int:
-    """Return the I/O priority of a process; 0 where none was set."""
+    """Return the I/O priority of a process; 0 if it has none."""
     return check(call(_NUMBER["ioprio_get"], _IOPRIO_WHO_PROCESS, pid), "read an I/O priority")
 
 
@@ -135,11 +135,11 @@ def set_io_priority(priority: int) -> None:
 
 
 def watch_children() -> int:
-    """Return a descriptor that is readable when a child of this process has ended, with one `struct signalfd_siginfo`.
+    """Return a descriptor from which a `struct signalfd_siginfo` can be read when a child of this process has ended.
 
-    SIGCHLD is blocked from now on, also in what is forked, and no signal is ignored any more: who
-    started the server may have ignored some, and Python does. What the
-    server has blocked stays so: signals for all its processes do not end the program before the server.
+    From now on SIGCHLD is blocked, also in forked processes, and no signal is ignored: Python ignores some, and so may
+    the process that started the server. Signals that the server has blocked stay blocked, so that a signal to all of
+    its processes does not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
     check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")
@@ -149,7 +149,7 @@ def watch_children() -> int:
 
 
 def unblock_signals() -> None:
-    """Block no signal."""
+    """Unblock all signals."""
     check(libc.sigprocmask(_SIG_SETMASK, _signals(), None), "sigprocmask")
 
 

@@ -1,4 +1,4 @@
-"""Exec without Docker: which containers it suits, and how a command is started."""
+"""Exec without Docker: runs a command by the exec program, or reports that Docker must run it."""
 
 import os
 import sys
@@ -24,17 +24,17 @@ from shim.own_exec.filters import Filter, Filters
 from shim.own_exec.plan import Plan
 
 KNOWN_CONTAINERS = 2000
-"""Containers whose attributes are kept."""
+"""Most containers whose attributes are cached."""
 
 KILL_SECONDS = 1.0
-"""How long the end of a command is waited for that is killed: the kernel does it at once, unless the command hangs."""
+"""Limit for the end of a killed command, which comes at once unless the command hangs in the kernel."""
 FILTER_SECONDS = 30.0
-"""For runc to make a filter: it takes some 0.1 s."""
+"""Limit for compiling a filter with runc, which takes about 0.1 s."""
 START_SECONDS = 30.0
-"""For a command to begin: its program may be on a slow volume."""
+"""Limit for the start of a command, whose program may be on a slow volume."""
 
 _PRINTED_BYTES = 1 << 20
-"""Most bytes of a filter: the kernel takes 32 KiB."""
+"""Most bytes of a printed filter; the kernel accepts 32 KiB."""
 _READ_FILTER = Path(shim.own_exec.__file__).with_name("read_filter.py")
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command as the CRI asks for it."""
+    """A command of a CRI request."""
 
     cmd: Sequence[str]
     stdin: bool = False
@@ -52,13 +52,15 @@ class Request:
 
 
 @dataclass(slots=True)
-class _Refused:
+class _Refusals:
+    """Commands that were left to Docker for the same reason."""
+
     count: int = 0
     text: str = ""
 
 
 class Command:
-    """A command that has begun."""
+    """A command that runs."""
 
     def __init__(self, running: Running, streams: Streams, *, what: str) -> None:
         self.streams = streams
@@ -66,18 +68,18 @@ class Command:
         self._what = what
 
     def wait(self) -> int:
-        """Wait for the end and return the exit code; it is 128 + n when signal n ended the command.
+        """Wait for the end and return the exit code; 128 + n if signal n ended the command.
 
-        Raise ShimError if nobody knows it, Cancelled or DeadlineExceeded.
+        Raise ShimError if the exit code is unknown, Cancelled or DeadlineExceeded.
         """
         status = self._running.wait_ended(what=f"wait for the end of {self._what}")
         assert status is not None  # noqa: S101 - the wait has no limit
         return _exit_code(status)
 
     def end(self) -> int | None:
-        """Kill the command with its process group, and wait KILL_SECONDS for that, whatever the scope is.
+        """Kill the command with its process group. Wait for its end at most KILL_SECONDS, even if the scope has ended.
 
-        Return its exit code if it had ended by itself before, else None.
+        Return its exit code if it had ended before, or else None.
         """
         if self._running.status is not None:
             return _exit_code(self._running.status)
@@ -89,13 +91,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A container, and the plan for commands in it."""
+    """A container, and the plan for its commands."""
 
     container: Container
     plan: Plan
-    """Of a command without a terminal."""
+    """The plan for a command without a terminal and without arguments."""
     program: bytes
-    """Status of the exec program when the container was read."""
+    """The status of the exec program when the container was read."""
 
 
 class OwnExec:
@@ -109,8 +111,8 @@ class OwnExec:
         self._filters = Filters(self._compile)
         self._lock = threading.Lock()
         self._run = 0
-        self._refused: dict[str, _Refused] = {}
-        """By reason."""
+        self._refused: dict[str, _Refusals] = {}
+        """Commands that were left to Docker, by reason."""
 
     def stop(self) -> None:
         """End the program and its commands."""
@@ -118,10 +120,10 @@ class OwnExec:
 
     @contextmanager
     def begun(self, container_id: str, request: Request, *, exec_root: str, pid: int) -> Iterator[Command | None]:
-        """Run a command for the block, in a running container whose first process is `pid`.
+        """Run a command inside the block, in a running container whose first process is `pid`.
 
-        Yield None where Docker has to run it: nothing of it has run then. The command is killed at the end of the
-        block if it still runs. Raise Cancelled, DeadlineExceeded, and ResourceExhausted where no descriptor is free.
+        Yield None if Docker must run the command, of which no part has run then. Kill the command at the end of the
+        block if it still runs. Raise Cancelled, DeadlineExceeded, or ResourceExhausted if no descriptor is free.
         """
         began = time.monotonic()
         try:
@@ -153,23 +155,23 @@ class OwnExec:
             streams.release()
 
     def state(self) -> dict[str, object]:
-        """Return how many commands were run, and how many were left to Docker by reason with the latest text."""
+        """Return how many commands have run, and for each reason how many were left to Docker, with the latest text."""
         with self._lock:
             refused = {reason: {"count": each.count, "latest": each.text} for reason, each in self._refused.items()}
             return {"run": self._run, "leftToDocker": refused}
 
     def _refuse(self, container_id: str, unsuited: Unsuited) -> None:
         with self._lock:
-            refused = self._refused.setdefault(unsuited.reason, _Refused())
+            refused = self._refused.setdefault(unsuited.reason, _Refusals())
             refused.count += 1
             refused.text = str(unsuited)
         meter.report(meter.Kind.EXEC, "docker", unsuited.reason, seconds=0.0)
         if self._is_wanted:
-            log.debug("leaving exec to docker", container=container_id, reason=unsuited.reason, error=unsuited)
+            log.debug("leaving exec to Docker", container=container_id, reason=unsuited.reason, error=unsuited)
 
     def _known(self, container_id: str, *, exec_root: str, pid: int) -> _Known:
         if not self._is_wanted:
-            raise Unsuited("setting", "the setting own_exec is off")
+            raise Unsuited("setting", "the setting own_exec is false")
         if not kernel.KNOWN_MACHINE:
             raise Unsuited("machine", f"the processor is {kernel.MACHINE}")
         try:
@@ -183,25 +185,27 @@ class OwnExec:
             known = _Known(container, _base_plan(container, self._filters.of(container)), program)
             self._containers.put(container_id, known, weight=1)
         if known.container.is_frozen():
-            raise Unsuited("paused", "it is paused")
+            raise Unsuited("paused", "the container is paused")
         return known
 
     def _start(self, container: Container, plan: Plan, streams: Streams) -> Running:
-        """Start a command. Raise Unsuited where nothing of it has begun."""
+        """Start a command. Raise Unsuited if no part of it has run."""
         opened: list[int] = []
         try:
             kinds = []
-            for path, kind in namespaces_of(container.pid, has_users=container.user_namespace_base is not None):
+            for path, kind in namespaces_of(
+                container.pid, has_user_namespace=container.user_namespace_base is not None
+            ):
                 opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 kinds.append(kind)
             for group in container.control_groups:
-                opened.append(os.open(group, os.O_WRONLY | os.O_CLOEXEC))  # noqa: PERF401 - what is open is to be closed
-            if not container.is_alive():  # what was opened may be another process's
-                raise Unsuited("ended", "it has ended")
+                opened.append(os.open(group, os.O_WRONLY | os.O_CLOEXEC))  # noqa: PERF401 - `finally` closes each descriptor
+            if not container.is_alive():  # the opened files may belong to another process with this pid
+                raise Unsuited("ended", "the container has ended")
             plan = plan._replace(namespaces=kinds)
             running = self._program.run(plan, [*streams.theirs, *opened])
         except OSError as error:
-            raise Unsuited("join", f"open what is to be entered: {reason_of(error)}") from error
+            raise Unsuited("join", f"open the namespaces and control groups: {reason_of(error)}") from error
         except Unavailable as error:
             raise Unsuited("program", str(error)) from error
         finally:
@@ -221,10 +225,11 @@ class OwnExec:
 
     @contextmanager
     def host_program(self, command: Sequence[str], *, what: str) -> Iterator[Command]:
-        """Run a program of the server's on the host for the block, with the rights of the exec program.
+        """Run a program of the server on the host inside the block, with the rights of the exec program.
 
-        The exec program runs it, since the server itself may be confined. It is killed at the end of the block if it
-        still runs. Raise Unavailable, ShimError where it does not begin, OSError where no descriptor is free.
+        The exec program runs it, because the server itself may be confined. Kill it at the end of the block if it still
+        runs. Raise Unavailable without an exec program, ShimError if the program does not begin, and OSError if no
+        descriptor is free.
         """
         plan = on_host(command, capabilities=int(value_of(self._program.status(), b"CapPrm"), 16))
         streams = Streams(stdin=True, tty=False)
@@ -242,7 +247,7 @@ class OwnExec:
             streams.release()
 
     def _compile(self, profile: bytes, runc: Path, directory: Path) -> bytes:
-        """Return what `read_filter` prints."""
+        """Run `read_filter` and return its output."""
         command = [sys.executable, "-IS", str(_READ_FILTER), str(runc), str(directory)]
         with deadline.bound(FILTER_SECONDS), self.host_program(command, what="read a seccomp filter of runc") as found:
             return _printed(found, profile)
@@ -260,7 +265,7 @@ def _printed(command: Command, given: bytes) -> bytes:
 
 
 def on_host(command: Sequence[str], *, capabilities: int) -> Plan:
-    """Return the plan for a program of the server's on the host. It has the exec program's rights, `capabilities`."""
+    """Return the plan for a program of the server on the host. `capabilities` are the exec program's."""
     return Plan(
         arguments=[os.fsencode(each) for each in command],
         environment=[(b"HOME", b"/")],
@@ -327,12 +332,12 @@ def _plan(known: _Known, request: Request) -> Plan:
     if request.tty:
         return plan._replace(terminal=request.size or (0, 0), environment=_with_terminal(plan.environment))
     if known.container.has_terminal:
-        raise Unsuited("terminal", "its environment has what Docker adds for a terminal")
+        raise Unsuited("terminal", "the environment has TERM, which Docker added for the terminal")
     return plan
 
 
 def _with_terminal(environment: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return an environment with TERM, where Docker puts it."""
+    """Return an environment with TERM, at Docker's position for it."""
     names = [name for name, _ in environment]
     if b"TERM" in names:
         return list(environment)

@@ -1,35 +1,35 @@
-"""The plan of a command, which the server sends to the program together with descriptors."""
+"""The plan of a command, which the server sends to the exec program together with descriptors."""
 
 import marshal
 from typing import NamedTuple
 
 
 class Plan(NamedTuple):
-    """The attributes that runc would give to the process. Ids are those of the host unless stated."""
+    """The attributes that runc would give to the process. Ids are ids on the host unless stated otherwise."""
 
     arguments: list[bytes]
     environment: list[tuple[bytes, bytes]]
     """Names and values, in order."""
     directory: bytes
-    """The working directory, as seen in the container."""
+    """The working directory inside the container."""
     uid: int
     gid: int
-    """Inside the container's user namespace; `groups` too."""
+    """uid, gid and groups are ids inside the container's user namespace."""
     groups: list[int]
     bounding: int
     effective: int
     permitted: int
     inheritable: int
     ambient: int
-    """Sets of capabilities: masks of their numbers, capabilities(7)."""
+    """The capability sets, each a mask of capability numbers; see capabilities(7)."""
     no_new_privileges: bool
     filter: bytes
     """The seccomp filter as BPF; empty for none."""
     filter_flags: int
     limits: dict[int, tuple[int, int]]
-    """Soft and hard limit by number, getrlimit(2)."""
+    """Soft and hard limit by number; see getrlimit(2)."""
     oom_score_adjustment: int | None
-    """None to keep the present one."""
+    """None to keep the present value."""
     umask: int
     niceness: int
     processors: list[int]
@@ -37,16 +37,16 @@ class Plan(NamedTuple):
     apparmor: bytes
     """Name of the AppArmor profile; empty for none."""
     keyring: bytes
-    """Name of the session keyring; empty to keep the present one."""
+    """Name of the session keyring; empty to keep the present keyring."""
     pipe_owner: tuple[int, int]
     """uid and gid; -1 for no change."""
     terminal: tuple[int, int] | None
-    """Width and height of the terminal in characters, (0, 0) where they are not known; None for no terminal."""
+    """Width and height of the terminal in characters, (0, 0) if unknown; None for no terminal."""
     namespaces: list[int]
-    """Kinds of the namespaces to enter, in order: flags of clone(2). Their descriptors come behind the streams', and
-    those of `cgroup.procs` of each control group behind them."""
+    """Kinds of the namespaces to enter, in order, as flags of clone(2). Their descriptors follow the descriptors of the
+    streams. The descriptors of the control groups' `cgroup.procs` come last."""
 
 
 def packed(plan: Plan) -> bytes:
-    """Return the plan for the program, which is of the same Python."""
+    """Return the plan as bytes for the exec program, which runs the same Python."""
     return marshal.dumps(plan._asdict())

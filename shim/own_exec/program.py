@@ -1,8 +1,8 @@
-"""The loop of the program: takes commands from the server, forks for each, reports starts and ends.
+"""The event loop of the exec program: takes commands from the server, forks for each, and reports starts and ends.
 
-It has one thread and waits for events alone. Nobody else reaps its children, so a pid here never means another process.
+The process has a single thread. Only this thread reaps children, so a pid never means another process here.
 
-The memory of this process is copied with each fork, page by page. So it imports as little as it can.
+Each fork copies the memory of this process page by page, so it imports as little as possible.
 """
 
 from __future__ import annotations
@@ -25,44 +25,45 @@ if TYPE_CHECKING:
     from shim.own_exec.plan import Plan
 
 NAME = b"own-exec"
-_HANDED_OVER = 3
+_PASSED_SOCKET = 3
+"""The first descriptor that systemd passes, sd_listen_fds(3)."""
 _SIGNAL_BYTES = 128
-"""struct signalfd_siginfo."""
+"""Size of struct signalfd_siginfo."""
 _CREDENTIALS = struct.Struct("iII")
 """struct ucred: pid, uid, gid."""
 
 
 class _Command:
-    """A command: the process that joins the container, and the process of the command."""
+    """A command: the joining process, which is the first process of `join`, and the process of the command itself."""
 
     def __init__(self, number: int, joining: int, reports: _socket.socket) -> None:
         self.number = number
         self.joiner = joining
         self.is_joining = True
-        """The process that joins is not reaped."""
+        """The joining process has not been reaped."""
         self.reports = reports
         self.pid = 0
-        """Of the command's process; 0 until it is known."""
+        """Pid of the command's process; 0 until it is known."""
         self.is_running = False
-        """That process is known, and not reaped."""
+        """The command's process is known, and has not been reaped."""
         self.is_killed = False
         self.has_begun = False
         self.ready = 0
-        """The pid that has reported that it executes the command next."""
+        """The pid that has reported READY."""
         self.status = 0
-        """How the command's process has ended, once it is reaped."""
+        """The wait status of the command's process, once it has been reaped."""
         self.terminal = -1
         self.failure = ("", 0)
         self.is_reported = False
-        """The server knows whether it has begun."""
+        """The server has been told whether the command has begun."""
 
     @property
     def is_known(self) -> bool:
-        """Return whether no child can be its process but the one that is known, if any."""
+        """Whether no unknown child can be the command's process any more."""
         return bool(self.pid) or self.is_reported
 
     def kill(self) -> None:
-        """Kill its processes, also one that is not known yet, with the process group that the command leads."""
+        """Kill the command's processes and its process group. An unknown process is killed as soon as it is known."""
         self.is_killed = True
         if self.is_joining:
             os.kill(self.joiner, kernel.SIGKILL)
@@ -71,11 +72,11 @@ class _Command:
             try:
                 os.killpg(self.pid, kernel.SIGKILL)
             except ProcessLookupError:
-                pass  # it does not lead its group yet, and has no children
+                pass  # the process does not lead a group yet, and has no children
 
 
 class Program:
-    """Everything that runs in the program."""
+    """The exec program."""
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor` is the socket to the server."""
@@ -85,7 +86,7 @@ class Program:
         self._server = _socket.socket(fileno=descriptor)
         self._commands: dict[int, _Command] = {}
         self._children: dict[int, _Command] = {}
-        """The command of each process that was not reaped."""
+        """The command of each process that has not been reaped."""
         self._poll = select.poll()
         self._actions: dict[int, Callable[[], bool]] = {}
         self._watch(descriptor, self._take_packet)
@@ -93,8 +94,8 @@ class Program:
         self._watch(self._ends, self._take_ends)
 
     def run(self) -> None:
-        """Serve until the server closes its socket; then kill what runs, and return."""
-        # Nothing is to be collected, and no page to be copied for it, in the processes that are forked.
+        """Serve until the server closes its socket. Then kill all commands and return."""
+        # A garbage collection in a forked process would copy pages.
         gc.disable()
         gc.freeze()
         with open("/proc/self/status", "rb") as status:
@@ -106,7 +107,7 @@ class Program:
                     return
 
     def _take_packet(self) -> bool:
-        """Take the next packet of the server; return whether the server is there."""
+        """Process the next packet of the server. Return False if the server is gone."""
         try:
             packet, descriptors = wire.receive(self._server)
         except OSError:
@@ -150,7 +151,7 @@ class Program:
         self._watch(ours.fileno(), lambda: self._take_reports(command))
 
     def _take_reports(self, command: _Command) -> bool:
-        """Take all that has been reported of a command."""
+        """Process all pending reports of a command."""
         kind = ""
         while not command.is_reported and kind not in (report.NOTHING, report.END):
             kind, sender, number, text = report.receive(command.reports)
@@ -160,14 +161,14 @@ class Program:
                 command.has_begun, command.ready = True, sender
             elif sender == command.joiner:
                 if kind == report.BORN:
-                    self._know(command, number)
+                    self._note_process(command, number)
                 elif kind == report.TERMINAL:
                     command.terminal = number
             elif kind == report.TERMINAL:
                 os.close(number)
         if kind == report.END and not command.pid and self._is_unknown_child(command.ready):
-            self._know(command, command.ready)  # the process that joins was killed before it could report it
-        # Whoever traces the second process may have its end of the reports, and keep it.
+            self._note_process(command, command.ready)  # the joining process was killed before it could report it
+        # A tracer of the second process may have taken its end of the socket and keep it open.
         is_over = kind == report.END or (kind == report.NOTHING and command.pid and not self._is_alive(command))
         if is_over and not command.is_reported:
             self._report_start(command)
@@ -185,7 +186,7 @@ class Program:
             return False
         return True
 
-    def _know(self, command: _Command, pid: int) -> None:
+    def _note_process(self, command: _Command, pid: int) -> None:
         command.pid, command.is_running = pid, True
         self._children[pid] = command
         if command.is_killed:
@@ -222,8 +223,9 @@ class Program:
     def _reap(self) -> None:
         """Reap every process that has ended.
 
-        A command may give this process any children, by clone(2) with CLONE_PARENT. They are no command's. While a
-        command's process is not known, no other than known ones are reaped: it keeps its pid and its status until then.
+        A command can give this process further children, by clone(2) with CLONE_PARENT. They belong to no command.
+        While the process of a command is unknown, only known processes are reaped, so that the unknown process keeps
+        its pid and its status.
         """
         if all(command.is_known for command in self._commands.values()):
             while self._reap_one(-1):
@@ -233,13 +235,13 @@ class Program:
                 self._reap_one(pid)
 
     def _reap_one(self, pid: int) -> bool:
-        """Reap a process that has ended, -1 for any; return whether there was one."""
+        """Reap process `pid`, or any if it is -1. Return whether a process was reaped."""
         try:
             pid, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             return False
         if pid and os.WIFSTOPPED(status):
-            # It has made this process its tracer (ptrace(2), PTRACE_TRACEME), and would stand still for ever.
+            # The process has made this program its tracer (ptrace(2), PTRACE_TRACEME), and would stay stopped for ever.
             os.kill(pid, kernel.SIGKILL)
         elif pid:
             self._note_end(pid, status)
@@ -273,34 +275,36 @@ class Program:
         self._poll.unregister(descriptor)
 
     def _tell(self, *packet: object, descriptors: Sequence[int] = ()) -> None:
-        """Send to the server, which reads all the time."""
+        """Send a packet to the server, which reads all the time."""
         try:
             wire.send(self._server, packet, descriptors)
         except OSError:
-            pass  # it has ended: the end of its socket is read next
+            pass  # the server has ended: `run` reads the end of its socket next
 
 
 def _open_process(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
-    except (
-        OSError
-    ):  # no descriptor is free: the kernel kills the command with this program, unless it has gained rights
+    except OSError:
+        # No descriptor is free. The kernel still kills the command with this program, unless it has gained privileges.
         return -1
 
 
 class _Plan:
-    """A plan as the server has packed it (`shim.own_exec.plan`)."""
+    """A plan from the server (`shim.own_exec.plan`)."""
 
     def __init__(self, content: bytes) -> None:
-        self.__dict__ = marshal.loads(content)  # noqa: S302 - of the server, which is the same installation
+        self.__dict__ = marshal.loads(content)  # noqa: S302 - the server is the same installation
 
 
-def accepted() -> int:
-    """Accept the server on the socket that systemd has handed over, sd_listen_fds(3), and return the connection."""
-    listener = _socket.socket(fileno=_HANDED_OVER)
+def accept_server() -> int:
+    """Accept the server's connection on the socket that systemd passes, and return its descriptor.
+
+    Connections of other users than root are closed.
+    """
+    listener = _socket.socket(fileno=_PASSED_SOCKET)
     while True:
-        server = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined] # socket.socket has it, which is larger
+        server = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined] # the public class socket.socket needs more memory
         credentials = server.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(credentials)[1] == 0:
             listener.close()
@@ -309,10 +313,10 @@ def accepted() -> int:
 
 
 def _join(descriptors: Sequence[int], reports: int) -> NoReturn:
-    """Join a container, in a process that was forked for it."""
+    """Join a container, in a forked process."""
     try:
         content = os.read(descriptors[0], os.fstat(descriptors[0]).st_size)
-        plan: Plan = _Plan(content)  # type: ignore[assignment] # it has the same fields
+        plan: Plan = _Plan(content)  # type: ignore[assignment] # it has the fields of Plan
         Join(plan, descriptors[1:], reports).go()
     finally:
         os._exit(1)

@@ -1,10 +1,10 @@
-"""A program that prints the seccomp filter which runc makes of a profile: `python read_filter.py RUNC DIRECTORY`.
+"""A program that prints the seccomp filter which runc compiles from a profile: `python read_filter.py RUNC DIRECTORY`.
 
-The profile comes on standard input, as JSON, and the filter goes to standard output: its flags in four bytes, then its
-instructions. runc creates a container of the profile in the directory, and waits in it for a start that does not come.
-By then the filter is in force, and the kernel gives it to a tracer (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
+The profile is JSON on standard input. Standard output gets the flags in four bytes, then the instructions. runc creates
+a container with the profile in the directory, but never starts it. At that point the filter is in force, and the kernel
+returns it to a tracer (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
 
-No process of a container is ever traced: some programs take the interruption badly.
+The program never traces a process of a real container, because some programs do not tolerate the interruption.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
+# Python runs without any package directory (-IS). The program needs only the package `shim`, which contains this file.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from shim.base.proc import value_of
@@ -32,8 +32,8 @@ _FLAG_SPEC_ALLOW = 1 << 2
 _INSTRUCTION_BYTES = 8
 
 _FILTER_SECONDS = 5.0
-"""For runc to install the filter once it has created the container. It does so at once."""
-_LOOK_SECONDS = 0.001
+"""Limit for runc to install the filter after it has created the container, which it does at once."""
+_POLL_SECONDS = 0.001
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
@@ -46,7 +46,7 @@ class _Metadata(ctypes.Structure):
 
 
 def main(runc: str, directory: str) -> None:
-    """Print the filter."""
+    """Print the filter of the profile on standard input."""
     home = Path(directory)
     bundle, state = home / "bundle", home / "state"
     root = bundle / "rootfs"
@@ -79,7 +79,7 @@ def _config(profile: object, *, name: str) -> dict[str, object]:
             "args": ["/program"],
             "cwd": "/",
             "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
-            # With it, runc would install the filter only at the start.
+            # If this were set, runc would install the filter only at the start.
             "noNewPrivileges": False,
         },
         "root": {"path": "rootfs"},
@@ -96,12 +96,12 @@ def _config(profile: object, *, name: str) -> dict[str, object]:
 
 
 def _filter_of(pid: int) -> bytes:
-    """Return flags and instructions of the filter of a process, once it has one."""
+    """Wait for the filter of a process; return its flags and instructions."""
     give_up = time.monotonic() + _FILTER_SECONDS
     while _status(pid, "Seccomp") != "2":
         if time.monotonic() > give_up:
             raise SystemExit(f"process {pid} of runc has installed no filter for {_FILTER_SECONDS:.0f} s")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     if _status(pid, "Seccomp_filters") != "1":
         raise SystemExit(f"process {pid} of runc has {_status(pid, 'Seccomp_filters')} filters")
     _trace(_SEIZE, pid)

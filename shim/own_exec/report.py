@@ -1,4 +1,4 @@
-"""What the two processes of a command report to the program that has forked them, a packet for each."""
+"""Reports of a command's two processes (`join`) to the exec program. Each report is a packet."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ import os
 import struct
 
 MOST_BYTES = 256
-"""Of one report."""
+"""Most bytes of a report."""
 
 TERMINAL, BORN, READY, FAILED = "terminal", "born", "ready", "failed"
-"""The command's terminal, whose descriptor follows; the second process, whose pid follows; the command is executed next
-by the sender; a step has failed, its errno and name follow."""
+"""TERMINAL has the descriptor of the command's terminal. BORN has the pid of the second process. READY: the sender
+executes the command next. FAILED has the errno and the name of the failed step."""
 NOTHING, END = "nothing", "end"
-"""Nothing to be read now; no process has the socket any more."""
+"""NOTHING: no report is pending. END: no process has the socket open any more."""
 
 _KINDS = {b"t": TERMINAL, b"b": BORN, b"r": READY, b"f": FAILED}
 _TERMINAL, _BORN, _READY, _FAILED = _KINDS
 _NUMBER = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")
-"""struct ucred: pid, uid and gid of the sender, as the kernel knows them."""
+"""struct ucred: pid, uid and gid of the sender, from the kernel."""
 
 
 def pair() -> tuple[_socket.socket, _socket.socket]:
-    """Return two connected sockets: one that receives reports, and one for the process that sends them."""
+    """Return two connected sockets: for the receiver and for the sender of reports."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
     return ours, theirs
 
 
 def born(descriptor: int, pid: int) -> None:
-    """Report the second process, of which nobody inside can keep the news."""
-    _tell(descriptor, _BORN + _NUMBER.pack(pid))
+    """Report the pid of the second process. The first process sends this, so no process inside can prevent it."""
+    _send(descriptor, _BORN + _NUMBER.pack(pid))
 
 
 def ready(descriptor: int) -> None:
-    """Report that the command is executed next, by this process."""
-    _tell(descriptor, _READY)
+    """Report that this process executes the command next."""
+    _send(descriptor, _READY)
 
 
 def failure(descriptor: int, step: bytes, number: int) -> None:
-    """Report that a step has failed, and its errno."""
-    _tell(descriptor, _FAILED + _NUMBER.pack(number) + step)
+    """Report that a step has failed with the errno `number`."""
+    _send(descriptor, _FAILED + _NUMBER.pack(number) + step)
 
 
 def terminal(descriptor: int, terminal: int) -> None:
-    """Hand over the terminal of the command."""
+    """Send the descriptor of the command's terminal."""
     reports = _socket.socket(fileno=os.dup(descriptor))
     reports.sendmsg([_TERMINAL], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _NUMBER.pack(terminal))])
     reports.close()
 
 
-def _tell(descriptor: int, message: bytes) -> None:
-    """Nobody reads it once the server has ended: then the command is not to begin."""
+def _send(descriptor: int, message: bytes) -> None:
+    """Send a report. If the program has ended, exit, so that the command does not begin."""
     try:
         os.write(descriptor, message)
     except OSError:
@@ -60,10 +60,10 @@ def _tell(descriptor: int, message: bytes) -> None:
 
 
 def receive(reports: _socket.socket) -> tuple[str, int, int, str]:
-    """Return the kind of the next report, its sender's pid, its number and its text. Does not wait.
+    """Return kind, sender's pid, number and text of the next report. Do not wait.
 
-    The kernel says whose it is: a process without CAP_SYS_ADMIN cannot name another one's pid, and none can name one
-    that it does not see. Whoever may trace the second process can send anything in its place.
+    The kernel provides the sender's pid. A process without CAP_SYS_ADMIN cannot give another pid, and no process can
+    give a pid that it does not see. A process that may trace the second process can send any report in its place.
     """
     room = _socket.CMSG_SPACE(_CREDENTIALS.size) + _socket.CMSG_SPACE(_NUMBER.size)
     try:

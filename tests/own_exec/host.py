@@ -1,4 +1,4 @@
-"""Commands that the exec program runs on this machine, in no container."""
+"""Commands that the exec program runs on this machine, outside containers."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def plan(*command: str, **fields: Any) -> Plan:
 def running(
     program: ExecProgram, *command: str, stdin: bool = False, tty: bool = False, **fields: Any
 ) -> Iterator[tuple[Running, Streams]]:
-    """Run a command for the block, which has begun."""
+    """Run a command inside the block, once it has begun."""
     streams = Streams(stdin=stdin, tty=tty)
     try:
         terminal = {"terminal": (80, 24)} if tty else {}

@@ -38,7 +38,7 @@ def status_of(running_: module.Running) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def test_output_and_exit_code_are_the_commands(program: ExecProgram) -> None:
+def test_a_command_gives_output_and_exit_code(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "echo out; echo err >&2; exit 7") as (found, streams):
         assert output_of(streams) == {1: b"out\n", 2: b"err\n"}
         assert status_of(found) == 7
@@ -58,14 +58,14 @@ def test_input_reaches_the_command_until_it_is_closed(program: ExecProgram) -> N
         assert status_of(found) == 0
 
 
-def test_a_command_that_does_not_read_fails_the_write(program: ExecProgram) -> None:
+def test_a_write_to_a_closed_input_fails(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "exec <&-; echo closed; sleep 600", stdin=True) as (_, streams):
         assert next(streams.frames()) == (1, b"closed\n")
         with pytest.raises(ShimError, match="does not read its input"):
             streams.write(b"x")
 
 
-def test_a_terminal_is_the_commands(program: ExecProgram) -> None:
+def test_a_command_gets_a_terminal_that_can_be_resized(program: ExecProgram) -> None:
     script = "stty size; test -t 0 && tty; trap 'stty size; exit 3' WINCH; echo ready; sleep 600 & wait"
     with running(program, "sh", "-c", script, tty=True) as (found, streams):
         text = b""
@@ -80,29 +80,32 @@ def test_a_terminal_is_the_commands(program: ExecProgram) -> None:
         assert status_of(found) == 3
 
 
-def test_a_program_that_is_not_there_has_not_begun(program: ExecProgram) -> None:
+def test_a_missing_program_has_not_begun(program: ExecProgram) -> None:
     with pytest.raises(NotBegun, match="_execute: No such file or directory"), running(program, "no-such-program"):
         pass
 
 
-def test_a_working_directory_that_is_not_there_is_named(program: ExecProgram) -> None:
-    with pytest.raises(NotBegun, match="_move: No such file"), running(program, "true", directory=b"/no/such"):
+def test_a_missing_working_directory_fails_its_step(program: ExecProgram) -> None:
+    with (
+        pytest.raises(NotBegun, match="_change_directory: No such file"),
+        running(program, "true", directory=b"/no/such"),
+    ):
         pass
 
 
-def test_a_limit_that_may_not_be_raised_is_named(program: ExecProgram) -> None:
+def test_a_limit_that_may_not_be_raised_fails_its_step(program: ExecProgram) -> None:
     most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     above_the_kernels = 1 << 62 if most < 0 else most + 1
     with pytest.raises(NotBegun, match="_inherit"), running(program, "true", limits={7: (1, above_the_kernels)}):
         pass
 
 
-def test_a_signal_is_the_status(program: ExecProgram) -> None:
+def test_the_status_has_the_signal_that_ended_the_command(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "kill -9 $$") as (found, _):
         assert status_of(found) == -signal.SIGKILL
 
 
-def test_a_kill_takes_the_process_group(program: ExecProgram) -> None:
+def test_a_kill_ends_the_process_group(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "sleep 600 & echo $!; sleep 600") as (found, streams):
         _, piece = next(streams.frames())
         with ProcessHandle(int(piece)) as child:
@@ -111,14 +114,14 @@ def test_a_kill_takes_the_process_group(program: ExecProgram) -> None:
             assert child.ends_within(10)
 
 
-def test_a_command_that_is_forgotten_is_killed(program: ExecProgram) -> None:
+def test_forgetting_a_running_command_kills_it(program: ExecProgram) -> None:
     with running(program, "sleep", "600") as (found, _):
         process = ProcessHandle(found.pid)
     with process:
         assert process.ends_within(10)
 
 
-def test_output_of_what_is_left_in_the_background_is_read_for_a_while(
+def test_output_of_background_processes_is_read_for_a_while(
     program: ExecProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.own_exec.command.DRAIN_SECONDS", 0.2)
@@ -129,7 +132,7 @@ def test_output_of_what_is_left_in_the_background_is_read_for_a_while(
         os.kill(int(left), signal.SIGKILL)
 
 
-def test_a_read_ends_with_its_scope_and_goes_on_in_another(program: ExecProgram) -> None:
+def test_a_read_ends_with_its_scope_and_continues_in_another(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "read line; echo $line", stdin=True) as (_, streams):
         with pytest.raises(DeadlineExceeded), deadline.bound(0.05):
             next(streams.frames())
@@ -149,7 +152,7 @@ def test_a_close_ends_a_read(program: ExecProgram) -> None:
         timer.join()
 
 
-def test_no_more_commands_run_than_may(program: ExecProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_beyond_the_limit_are_refused(program: ExecProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_COMMANDS", 2)
     with (
         running(program, "sleep", "600"),
@@ -162,7 +165,7 @@ def test_no_more_commands_run_than_may(program: ExecProgram, monkeypatch: pytest
         assert status_of(found) == 0
 
 
-def test_commands_of_a_program_that_dies_are_lost_and_killed(program: ExecProgram) -> None:
+def test_the_death_of_the_program_kills_its_commands(program: ExecProgram) -> None:
     with running(program, "sleep", "600") as (found, _), ProcessHandle(found.pid) as process:
         os.kill(program.pid, signal.SIGKILL)
         with pytest.raises(ShimError, match="the exec program has ended"):
@@ -185,7 +188,7 @@ def test_a_program_that_does_not_answer_is_replaced(program: ExecProgram, monkey
         assert status_of(found) == 0
 
 
-def test_a_stop_ends_what_runs(program: ExecProgram) -> None:
+def test_a_stop_kills_running_commands(program: ExecProgram) -> None:
     with running(program, "sleep", "600") as (found, _), ProcessHandle(found.pid) as process:
         program.stop()
         assert process.ends_within(10)
@@ -193,7 +196,7 @@ def test_a_stop_ends_what_runs(program: ExecProgram) -> None:
         pass
 
 
-def test_nothing_is_left_of_many_commands(program: ExecProgram) -> None:
+def test_many_commands_leave_no_process_and_no_descriptor(program: ExecProgram) -> None:
     with running(program, "true") as (found, _):
         status_of(found)
 
@@ -211,14 +214,14 @@ def test_nothing_is_left_of_many_commands(program: ExecProgram) -> None:
     assert children_of(program) == b""
 
 
-def test_the_program_cannot_be_written_by_its_file(program: ExecProgram) -> None:
+def test_the_programs_file_cannot_be_written(program: ExecProgram) -> None:
     program.status()
     assert os.statvfs(f"/proc/{program.pid}/exe").f_flag & os.ST_RDONLY
 
 
-def test_no_descriptor_but_the_streams_reaches_a_command(program: ExecProgram) -> None:
+def test_a_command_has_only_its_streams_as_descriptors(program: ExecProgram) -> None:
     with running(program, "ls", "/proc/self/fd") as (_, streams):
-        assert output_of(streams)[1].split() == [b"0", b"1", b"2", b"3"]  # 3 is the directory that `ls` reads
+        assert output_of(streams)[1].split() == [b"0", b"1", b"2", b"3"]  # `ls` itself opens 3
 
 
 def test_a_command_ignores_and_blocks_no_signal(program: ExecProgram) -> None:
@@ -250,7 +253,7 @@ def service(tmp_path: Path) -> Iterator[Path]:
             assert process.wait(10) == 0
 
 
-def test_a_program_that_systemd_started_runs_commands(service: Path) -> None:
+def test_a_program_started_by_systemd_runs_commands(service: Path) -> None:
     program = ExecProgram(service=service)
     try:
         with running(program, "sh", "-c", "echo $PPID; exit 4") as (found, streams):
@@ -266,7 +269,7 @@ def test_a_plan_may_be_longer_than_a_packet(program: ExecProgram) -> None:
         assert output_of(streams)[1] == b"100000\n"
 
 
-def test_the_wait_for_a_start_ends_with_its_scope(program: ExecProgram) -> None:
+def test_the_scope_ends_the_wait_for_a_start(program: ExecProgram) -> None:
     program.status()
     os.kill(program.pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -278,7 +281,7 @@ def test_the_wait_for_a_start_ends_with_its_scope(program: ExecProgram) -> None:
         os.kill(program.pid, signal.SIGCONT)
 
 
-def test_a_socket_that_no_program_answers_on_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_without_an_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.2)
     path = tmp_path / "exec.sock"
@@ -291,15 +294,15 @@ def test_a_socket_that_no_program_answers_on_is_given_up(tmp_path: Path, monkeyp
         program.stop()
 
 
-def test_a_command_that_has_gained_rights_is_killed_with_the_program(program: ExecProgram) -> None:
-    """The kernel does not kill it by itself."""
+def test_a_command_that_has_gained_privileges_is_killed_with_the_program(program: ExecProgram) -> None:
+    """The kernel does not kill such a command with the program."""
     with running(program, "sleep", "600", effective=0, permitted=0) as (found, _), ProcessHandle(found.pid) as process:
         os.kill(program.pid, signal.SIGKILL)
         assert process.ends_within(10)
 
 
 def test_a_process_that_dies_before_it_reports_is_reaped(program: ExecProgram) -> None:
-    """A container could not end as long as a process in its PID namespace is not reaped."""
+    """An unreaped process in its PID namespace would keep a container from ending."""
     load_number, kill, allow = (0x20, 0, 0, 0), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000)
     kill_at_setsid = b"".join(struct.pack("HBBI", *each) for each in (load_number, (0x15, 0, 1, 112), kill, allow))
     for _ in range(20):

@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def pid(tmp_path: Path) -> Iterator[int]:
-    """A process whose parent is called as containerd's shim."""
+    """A process whose parent has the name of containerd-shim."""
     shim = tmp_path / "containerd-shim"
     shim.symlink_to("/bin/sh")
     command = [str(shim), "-c", "sleep 600 & echo $!; wait"]
@@ -49,7 +49,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path, pid: int, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Write the files of a container below a directory, which is returned."""
+    """Write the files of a container below a directory, and return the directory."""
     monkeypatch.setattr(module, "_SECURITY_MODULES", tmp_path / "lsm")
     (tmp_path / "lsm").write_text("lockdown,capability,landlock,yama,apparmor,tomoyo,bpf")
 
@@ -86,7 +86,7 @@ def read(root: Path, pid: int) -> Container:
     return read_container(ID, exec_root=root, pid=pid)
 
 
-def test_what_runc_was_told_is_what_a_process_is_like(make: Make, pid: int) -> None:
+def test_attributes_come_from_the_files_of_runc(make: Make, pid: int) -> None:
     found = read(make(), pid)
     assert (found.process.user.uid, found.process.user.gid, found.process.user.additional_gids) == (1000, 77, [5])
     assert found.capabilities("bounding") == 1 << 0 | 1 << 21
@@ -99,7 +99,7 @@ def test_what_runc_was_told_is_what_a_process_is_like(make: Make, pid: int) -> N
     assert found.is_alive()
 
 
-def test_what_runc_inherits_is_the_shims(make: Make, pid: int) -> None:
+def test_inherited_attributes_come_from_containerd_shim(make: Make, pid: int) -> None:
     os.setpriority(os.PRIO_PROCESS, _parent(pid), 5)
     found = read(make(), pid)
     assert found.niceness == 5
@@ -118,11 +118,11 @@ def _parent(pid: int) -> int:
         (changed(user={"uid": 0, "gid": 0, "new": 1}), "field", "config.json has new"),
         (changed_linux(personality={"domain": "LINUX32"}), "field", "config.json has personality"),
         (changed_linux(namespaces=[{"type": "time"}]), "field", "namespace time"),
-        (changed(cwd=7), "state", "cannot be read"),
-        ({"process": CONFIG["process"]}, "state", "cannot be read"),
+        (changed(cwd=7), "state", "decode the files of runc"),
+        ({"process": CONFIG["process"]}, "state", "decode the files of runc"),
     ],
 )
-def test_what_is_not_known_is_left_to_docker(
+def test_unknown_fields_are_left_to_docker(
     make: Make, pid: int, config: dict[str, Any], reason: str, text: str
 ) -> None:
     with pytest.raises(Unsuited, match=text) as unsuited:
@@ -137,7 +137,7 @@ def test_another_runtime_is_left_to_docker(make: Make, pid: int, runtime: str) -
 
 
 @pytest.mark.parametrize("runtime", ["runc", "/usr/libexec/oci-runtime", "/runtimes/pydockershim.-A="])
-def test_runc_is_found_in_the_path_of_the_shim(
+def test_runc_is_found_in_the_path_of_containerd_shim(
     make: Make, pid: int, tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runc = tmp_path / "bin/runc"
@@ -178,7 +178,7 @@ def test_a_kernel_whose_modules_label_processes_is_left_to_docker(make: Make, pi
 
 
 @pytest.mark.parametrize(("file", "word"), [("cgroup.freeze", "1"), ("freezer.state", "FROZEN")])
-def test_a_frozen_container_is_known(make: Make, pid: int, tmp_path: Path, file: str, word: str) -> None:
+def test_a_frozen_container_is_detected(make: Make, pid: int, tmp_path: Path, file: str, word: str) -> None:
     paths = {"": str(tmp_path)} if file == "cgroup.freeze" else {"freezer": str(tmp_path), "": "/no/such"}
     (tmp_path / file).write_text("0\n" if word == "1" else "THAWED\n")
     found = read(make(cgroup_paths=paths), pid)
@@ -187,7 +187,7 @@ def test_a_frozen_container_is_known(make: Make, pid: int, tmp_path: Path, file:
     assert found.is_frozen()
 
 
-def test_a_container_that_has_ended_is_known(make: Make, pid: int) -> None:
+def test_an_ended_container_is_detected(make: Make, pid: int) -> None:
     found = read(make(), pid)
     with ProcessHandle(pid) as first:
         os.kill(_parent(pid), 9)
@@ -201,27 +201,27 @@ def test_a_container_that_has_ended_is_known(make: Make, pid: int) -> None:
     [
         (b"NoNewPrivs:\t1\nSeccomp:\t0\nCapBnd:\tffffffffffffffff\n", "may not gain privileges"),
         (b"NoNewPrivs:\t0\nSeccomp:\t2\nCapBnd:\tffffffffffffffff\n", "has a seccomp filter"),
-        (b"NoNewPrivs:\t0\nSeccomp:\t0\nCapBnd:\t0000000000000001\n", "may not have all capabilities"),
+        (b"NoNewPrivs:\t0\nSeccomp:\t0\nCapBnd:\t0000000000000001\n", "lacks capabilities that containers may have"),
     ],
 )
-def test_a_program_with_less_rights_than_containers_is_not_used(make: Make, pid: int, status: bytes, text: str) -> None:
+def test_a_program_with_fewer_rights_than_containers_is_refused(make: Make, pid: int, status: bytes, text: str) -> None:
     found = read(make(), pid)
     with pytest.raises(Unsuited, match=text):
         check_same_rights(found, program=status)
 
 
-def test_the_users_namespace_is_not_entered_where_it_is_the_own_one(pid: int) -> None:
-    names = [path.rpartition("/")[2] for path, _ in namespaces_of(pid, has_users=False)]
+def test_the_current_user_namespace_is_not_entered(pid: int) -> None:
+    names = [path.rpartition("/")[2] for path, _ in namespaces_of(pid, has_user_namespace=False)]
     assert names == ["ipc", "uts", "net", "pid", "cgroup", "mnt"]
 
 
-def test_a_process_that_has_made_itself_a_user_namespace_is_left_to_docker() -> None:
+def test_a_first_process_in_a_user_namespace_it_created_is_left_to_docker() -> None:
     with subprocess.Popen(["unshare", "--user", "sh", "-c", "echo; sleep 600"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert namespaces_of(process.pid, has_users=True)[-1][1] == 0x10000000
+        assert namespaces_of(process.pid, has_user_namespace=True)[-1][1] == 0x10000000
         with pytest.raises(Unsuited, match="left its user namespace"):
-            namespaces_of(process.pid, has_users=False)
+            namespaces_of(process.pid, has_user_namespace=False)
         process.kill()
     with pytest.raises(Unsuited, match="left its user namespace"):
-        namespaces_of(os.getpid(), has_users=True)
+        namespaces_of(os.getpid(), has_user_namespace=True)

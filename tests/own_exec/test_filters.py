@@ -22,7 +22,7 @@ def test_a_filter_that_cannot_be_read_leaves_the_exec_to_docker(error: Exception
         Filters(fail).of(CONTAINER)  # type: ignore[arg-type] # all that is read
 
 
-def test_a_client_that_goes_away_ends_the_read_of_a_filter() -> None:
+def test_a_cancelled_client_ends_the_read_of_a_filter() -> None:
     def fail(*_: object) -> bytes:
         deadline.current().cancel()
         raise Cancelled("gone")

@@ -1,4 +1,4 @@
-"""What a command, or who shares its container, does to the exec program and to the server."""
+"""Attacks of a command, or of other processes in its container, on the exec program and the server."""
 
 import ctypes
 import os
@@ -68,8 +68,8 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def test_a_child_that_a_command_gives_the_program_is_reaped(program: ExecProgram) -> None:
-    # Or the PID namespace of its container would never end.
+def test_a_child_that_a_command_gives_to_the_program_is_reaped(program: ExecProgram) -> None:
+    # Otherwise the PID namespace of the container would never end.
     script = "read, write = os.pipe()\nif sibling() == 0: os.close(write); os.read(read, 1); os._exit(0)\nos.read(0, 1)"
     with running(program, *attack(script), stdin=True) as (found, streams):
         wait_until(lambda: len(children(program)) == 2)
@@ -81,7 +81,7 @@ def test_a_child_that_a_command_gives_the_program_is_reaped(program: ExecProgram
     wait_until(lambda: not children(program))
 
 
-def test_a_command_that_is_traced_is_reaped_once_its_tracer_lets_go(program: ExecProgram) -> None:
+def test_a_traced_command_is_reaped_once_its_tracer_detaches(program: ExecProgram) -> None:
     script = "assert libc.ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0; print('traced', flush=True); sys.stdin.read()"
     with running(program, "sleep", "600") as (found, _):
         command = [*attack(script), str(found.pid)]
@@ -94,19 +94,19 @@ def test_a_command_that_is_traced_is_reaped_once_its_tracer_lets_go(program: Exe
         assert found.wait_ended(what="a test", seconds=10) == signal.SIGKILL
 
 
-def test_a_command_that_has_the_program_trace_it_has_not_ended(program: ExecProgram) -> None:
+def test_a_command_that_makes_the_program_its_tracer_is_killed(program: ExecProgram) -> None:
     script = "assert libc.ptrace(0, 0, 0, 0) == 0; os.kill(os.getpid(), signal.SIGUSR1); os._exit(0)"
     with running(program, *attack(script)) as (found, _):
         assert found.wait_ended(what="a test", seconds=10) == signal.SIGKILL
     wait_until(lambda: not children(program))
 
 
-def test_a_process_that_no_command_is_known_for_yet_keeps_its_pid(program: ExecProgram) -> None:
-    # Or a command could have any number of children end, and a later command with such a pid would seem to have ended.
+def test_an_unknown_child_is_not_reaped_while_a_command_may_own_it(program: ExecProgram) -> None:
+    # Otherwise a command could let many children end, and a later command with such a pid would seem to have ended.
     full, write = full_pipe()
     streams = Streams(stdin=False, tty=False)
     try:
-        held = program.run(plan("true"), [*streams.theirs, write])  # the process that joins stands still
+        held = program.run(plan("true"), [*streams.theirs, write])  # the joining process blocks
         script = "pid = sibling()\nif pid == 0: os._exit(3)\nprint(pid)"
         with running(program, *attack(script)) as (found, output):
             pid = int(output_of(output)[1])
@@ -123,7 +123,7 @@ def test_a_process_that_no_command_is_known_for_yet_keeps_its_pid(program: ExecP
 
 
 def full_pipe() -> tuple[int, int]:
-    """Return both ends of a pipe on which a write waits for ever."""
+    """Return both ends of a full pipe, on which a write blocks."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     try:
@@ -136,7 +136,7 @@ def full_pipe() -> tuple[int, int]:
 
 @contextmanager
 def pid_namespace(script: str) -> Iterator[int]:
-    """Run a script as the first process of a PID namespace for the block, and yield a descriptor of that."""
+    """Run a script as the first process of a PID namespace inside the block; yield a descriptor of the namespace."""
     with subprocess.Popen(
         ["unshare", "--pid", "--fork", "--kill-child", *attack(script)], stdout=subprocess.PIPE
     ) as unshared:
@@ -151,12 +151,12 @@ def pid_namespace(script: str) -> Iterator[int]:
 
 
 STOP_ALL = "print('begun', flush=True)\nwhile True:\n  try: os.kill(-1, signal.SIGSTOP)\n  except OSError: pass"
-"""A first process that stops all others as soon as they are there."""
+"""A first process that stops all other processes as soon as they exist."""
 
 
 @contextmanager
 def stopped_inside(program: ExecProgram, **fields: object) -> Iterator[int]:
-    """Have a process stopped that has entered a PID namespace, and has not executed its command; yield its pid."""
+    """Stop a process that has entered a PID namespace but not executed its command; yield its pid."""
     program.status()
     with pid_namespace(STOP_ALL) as namespace:
         for _ in range(100):
@@ -187,18 +187,18 @@ def stopped_child(program: ExecProgram) -> int:
     return int(found[0])
 
 
-def test_a_process_that_is_stopped_before_its_command_is_killed_with_it(program: ExecProgram) -> None:
+def test_a_process_stopped_before_it_executes_is_killed_with_its_command(program: ExecProgram) -> None:
     with stopped_inside(program):
         pass
     assert not children(program)
 
 
-def test_an_end_of_the_reports_that_is_kept_keeps_nothing(program: ExecProgram) -> None:
+def test_a_stolen_end_of_the_report_socket_does_not_delay_the_end(program: ExecProgram) -> None:
     with running(program, "true") as (found, _):
         found.wait_ended(what="a test")
     before = descriptors(program.pid)
     with stopped_inside(program) as pid:
-        # As a container with CAP_SYS_PTRACE can.
+        # A container with CAP_SYS_PTRACE can do this.
         handle = os.pidfd_open(pid)
         kept = ctypes.CDLL(None).syscall(ctypes.c_long(438), handle, 3, 0)
         assert kept >= 0
@@ -209,7 +209,7 @@ def test_an_end_of_the_reports_that_is_kept_keeps_nothing(program: ExecProgram) 
     os.close(handle)
 
 
-def test_a_process_inside_is_hidden_until_it_is_the_command(program: ExecProgram) -> None:
+def test_a_process_inside_cannot_be_inspected_before_it_executes(program: ExecProgram) -> None:
     setting = Path("/proc/sys/fs/suid_dumpable")
     was = setting.read_text()
     setting.write_text("1")
@@ -224,7 +224,7 @@ def test_a_process_inside_is_hidden_until_it_is_the_command(program: ExecProgram
     "message",
     [b"", b"t", b"f", b"f\1", b"b", b"x" * 300, b"r"],
 )
-def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
+def test_malformed_reports_do_no_harm(message: bytes) -> None:
     ours, theirs = report.pair()
     with socket.socket() as attached:
         before = descriptors()
@@ -235,7 +235,7 @@ def test_what_a_process_reports_may_be_anything(message: bytes) -> None:
     theirs.close()
 
 
-def test_a_program_that_stands_still_does_not_hold_the_server(program: ExecProgram) -> None:
+def test_a_stopped_program_does_not_block_the_server(program: ExecProgram) -> None:
     program.status()
     os.kill(program.pid, signal.SIGSTOP)
     streams = Streams(stdin=False, tty=False)
@@ -258,7 +258,7 @@ def test_a_program_that_stands_still_does_not_hold_the_server(program: ExecProgr
     streams.release()
 
 
-def test_output_that_another_process_takes_away_does_not_hold_the_reader(program: ExecProgram) -> None:
+def test_output_stolen_by_another_process_does_not_block_the_reader(program: ExecProgram) -> None:
     with running(program, "sh", "-c", "echo $$; sleep 600") as (found, streams):
         thief = os.open(f"/proc/{found.pid}/fd/1", os.O_RDONLY)
         wait = streams._wait_readable
@@ -282,7 +282,7 @@ def test_output_that_another_process_takes_away_does_not_hold_the_reader(program
         reader.join()
 
 
-def test_output_that_does_not_end_is_read_for_a_while_after_the_end(
+def test_endless_output_is_read_for_a_while_after_the_end(
     program: ExecProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.own_exec.command.DRAIN_SECONDS", 0.2)
@@ -305,12 +305,12 @@ def test_output_that_does_not_end_is_read_for_a_while_after_the_end(
     [{"arguments": [b"/bin/true", b"a\0b"]}, {"environment": [(b"", b"x"), (b"HOME", b"/")]}],
     ids=["argument", "environment"],
 )
-def test_what_cannot_be_executed_is_no_success(program: ExecProgram, fields: dict[str, Any]) -> None:
+def test_an_invalid_plan_is_a_failure(program: ExecProgram, fields: dict[str, Any]) -> None:
     with pytest.raises(NotBegun), running(program, "/bin/true", **fields):
         pass
 
 
-def test_a_terminal_that_nobody_has_taken_is_closed(program: ExecProgram) -> None:
+def test_an_unused_terminal_is_closed(program: ExecProgram) -> None:
     program.status()
     before = descriptors()
     streams = Streams(stdin=False, tty=True)
@@ -321,12 +321,12 @@ def test_a_terminal_that_nobody_has_taken_is_closed(program: ExecProgram) -> Non
     assert descriptors() == before
 
 
-def test_input_for_a_terminal_that_has_ended_goes_nowhere_else(program: ExecProgram) -> None:
+def test_input_for_an_ended_terminal_reaches_no_other_descriptor(program: ExecProgram) -> None:
     with running(program, "true", tty=True) as (found, streams):
         while streams.read():
             pass
         found.wait_ended(what="a test")
-        opened = [os.pipe() for _ in range(8)]  # the lowest numbers that are free
+        opened = [os.pipe() for _ in range(8)]  # take the lowest free descriptors
         try:
             streams.resize(width=1, height=1)
             with suppress(ShimError):
@@ -340,11 +340,11 @@ def test_input_for_a_terminal_that_has_ended_goes_nowhere_else(program: ExecProg
                 os.close(each)
 
 
-def test_a_start_that_the_program_does_not_take_leaves_no_descriptor(program: ExecProgram) -> None:
+def test_a_failed_send_of_a_start_leaves_no_descriptor(program: ExecProgram) -> None:
     program.status()
     streams = Streams(stdin=False, tty=False)
     before = descriptors()
-    many = [streams.theirs[0]] * 300  # more than the kernel sends with a packet
+    many = [streams.theirs[0]] * 300  # more than the kernel permits with a packet
     with pytest.raises(Unavailable):
         program.run(plan("true"), many)
     assert descriptors() == before
@@ -362,10 +362,10 @@ def test_a_signal_for_all_processes_of_the_server_does_not_end_the_program(progr
 
 
 def test_the_mount_of_the_programs_file_cannot_be_changed(program: ExecProgram) -> None:
-    # Not even by root with CAP_SYS_ADMIN and CAP_SYS_PTRACE: it is mounted nowhere any more.
+    # Not even root with CAP_SYS_ADMIN and CAP_SYS_PTRACE can do it: the mount has no path.
     program.status()
     opened = os.open(f"/proc/{program.pid}/exe", os.O_PATH)
-    attributes = struct.pack("QQQQ", 0, 1, 0, 0)  # take MOUNT_ATTR_RDONLY away
+    attributes = struct.pack("QQQQ", 0, 1, 0, 0)  # clear MOUNT_ATTR_RDONLY
     for number, arguments in ((442, (b"", 0x1000, attributes, len(attributes))), (428, (b"", 0x1001))):
         with pytest.raises(OSError, match="Invalid argument"):
             check(call(number, opened, *arguments), "change the mount")

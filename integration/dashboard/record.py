@@ -16,11 +16,15 @@ from integration.node.isolation import Node, new_home, this_node
 from integration.node.registry import Registry
 from integration.server import PROGRAM
 from integration.waiting import wait_until
+from shim.nri.plugin import ALL_EVENTS, VALIDATE
+from tests.nri.plugin import connected
 
 ENGINE = "28"
 ADDRESS = "127.0.0.1:9180"
 """That prometheus.yml scrapes."""
 LINK = "recorded0"
+_OF_PODS = ALL_EVENTS & ~VALIDATE.mask
+"""Events that the NRI plugin of the recording takes."""
 
 
 def main() -> int:
@@ -57,6 +61,7 @@ def record(node: Node) -> Recording:
             images.load(engine.api, images.busybox_image(node.busybox))
             with (
                 serving(engine, dirs, PROGRAM, metrics_bind_addr=ADDRESS) as served,
+                connected(served.server.nri_socket, "10", "inventory", events=_OF_PODS),
                 running(node.monitoring.root / "usr/bin/prometheus", home / "prometheus") as prometheus,
             ):
                 references = published(served, node, registry)

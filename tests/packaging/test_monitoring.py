@@ -94,9 +94,7 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
 
     as_shares_of_others = {"process_virtual_memory_bytes", "process_max_fds"}
     zero_nearly_always = {"pydockershim_leaked_shims", "pydockershim_leaked_shims_ended_total"}
-    only_with_plugins = {"pydockershim_nri_call_seconds"}
-    in_crictl_info = {"pydockershim_exec_start_seconds"}
-    assert bases - shown == as_shares_of_others | zero_nearly_always | only_with_plugins | in_crictl_info
+    assert bases - shown == as_shares_of_others | zero_nearly_always
 
 
 def test_the_page_of_the_dashboard_describes_each_panel_with_its_queries() -> None:

@@ -18,7 +18,7 @@ import shtab
 
 from shim import __version__
 from shim.cli import parser
-from shim.config import legacy, show
+from shim.config import cri_dockerd_flags, show
 from shim.config.fields import Field, fields
 from shim.config.load import DEFAULT_FILE, drop_in_directory
 from shim.config.model import Config
@@ -150,10 +150,14 @@ def man_page() -> str:
             roff("Flags alone, without a command, mean `serve`. These are taken in addition:"),
             *(
                 line
-                for flag, name in legacy.ALIASES.items()
+                for flag, name in cri_dockerd_flags.ALIASES.items()
                 for line in _entry(f"{flag} VALUE", f"The same as `{fields()[name].flag}`.")
             ),
-            *(line for entry in legacy.LEGACY for line in _entry(f"{entry.flag} VALUE", f"Ignored: {entry.why}.")),
+            *(
+                line
+                for entry in cri_dockerd_flags.IGNORED
+                for line in _entry(f"{entry.flag} VALUE", f"Ignored: {entry.why}.")
+            ),
         ],
         "SIGNALS": _entries(_SIGNALS),
         "EXIT STATUS": _entries(_STATUS),

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from shim import __version__, share
 from shim.api.v1 import CRI_VERSION
-from shim.config import legacy, show
+from shim.config import cri_dockerd_flags, show
 from shim.config.fields import fields
 from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, files_read, load
 from shim.config.model import Config
@@ -249,8 +249,8 @@ def _versions() -> str:
 def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
     texts: Mapping[str, str | None] = vars(given)
     flags = {name: text for name in fields() if (text := texts.get(name)) is not None}
-    old = {entry.flag: text for entry in legacy.LEGACY if (text := texts.get(entry.flag)) is not None}
-    return load(flags=flags, environ=os.environ, file=given.config), legacy.warnings(old)
+    old = {entry.flag: text for entry in cri_dockerd_flags.IGNORED if (text := texts.get(entry.flag)) is not None}
+    return load(flags=flags, environ=os.environ, file=given.config), cri_dockerd_flags.warnings(old)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -332,11 +332,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     settings = parser.add_argument_group("settings")
     for field in fields().values():
-        names = [field.flag, *(alias for alias, name in legacy.ALIASES.items() if name == field.name)]
+        names = [field.flag, *(alias for alias, name in cri_dockerd_flags.ALIASES.items() if name == field.name)]
         words = f"{field.doc} Give {field.accepted}. Default: {show.text(field.default) or 'empty'}."
         settings.add_argument(*names, dest=field.name, metavar="VALUE", help=words.replace("%", "%%"))
     old = parser.add_argument_group("flags of cri-dockerd without an effect of their own")
-    for entry in legacy.LEGACY:
+    for entry in cri_dockerd_flags.IGNORED:
         words = f"{entry.why[0].upper()}{entry.why[1:]}."
         nargs, const = ("?", "true") if entry.switch else (None, None)
         old.add_argument(entry.flag, dest=entry.flag, metavar="VALUE", nargs=nargs, const=const, help=words)

@@ -7,8 +7,8 @@ import pytest
 from shim import __version__
 from shim.cli import main
 from shim.config import load
+from shim.config.cri_dockerd_flags import IGNORED
 from shim.config.fields import fields
-from shim.config.legacy import LEGACY
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_every_setting_is_a_flag_with_its_documentation(capsys: pytest.CaptureFi
         assert f"{field.flag} VALUE" in shown
         assert field.doc.split(";")[0].split("-")[0] in shown
         assert f"Give {field.accepted.split('-')[0]}" in shown
-    for entry in LEGACY:
+    for entry in IGNORED:
         assert entry.flag in shown
 
 

@@ -324,7 +324,7 @@ def test_links_never_lead_out_of_an_image(
 ODD: dict[str, tuple[File, str]] = {
     "fifo": (File("etc/passwd", fifo=True), "is neither a file nor a directory, not a regular file"),
     "directory": (File("etc/passwd", mode=0o755, directory=True), "is a directory, not a regular file"),
-    "100 MiB": (File("etc/passwd", bytes(100 << 20)), f"has {100 << 20} bytes, at most {4 << 20} are read"),
+    "100 MiB": (File("etc/passwd", bytes(100 << 20)), f"has {100 << 20} bytes, the limit is {4 << 20}"),
 }
 
 

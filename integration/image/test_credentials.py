@@ -257,7 +257,7 @@ def test_a_registry_with_tls_without_credentials(
     reference = tls_registry.push(engine.api, images.busybox, name="secured:2")
     # 20.10 tries plain HTTP then, and reports that alone.
     words = (
-        "credentials may be missing" if engine.name == "20.10" else "wants credentials, and none were given or found"
+        "credentials may be missing" if engine.name == "20.10" else "requires credentials, but none were given or found"
     )
     with pytest.raises(ShimError, match=words):
         pull_image(rt, image=pb.ImageSpec(image=reference), auth=None)
@@ -345,7 +345,7 @@ def test_a_server_whose_plugin_shows_its_secrets(
     }
     with (
         serving(engine, node_dirs, **settings) as cri,
-        pytest.raises(grpc.RpcError, match="wants credentials") as denied,
+        pytest.raises(grpc.RpcError, match="requires credentials") as denied,
     ):
         pull_as_crictl(cri, reference)
     assert PASSWORD not in str(denied.value)
@@ -356,6 +356,6 @@ def test_a_server_without_credentials(engine: Engine, node_dirs: NodeDirs, publi
     reference = publish("unprovided:1", private=True)
     with (
         serving(engine, node_dirs, kubelet_root_dir=tmp_path / "nothing") as cri,
-        pytest.raises(grpc.RpcError, match="wants credentials, and none were given or found"),
+        pytest.raises(grpc.RpcError, match="requires credentials, but none were given or found"),
     ):
         pull_as_crictl(cri, reference)

@@ -243,7 +243,7 @@ def test_private_pull_with_the_address_of_the_registry(
 @pytest.mark.parametrize(
     ("auth", "words"),
     [
-        ({}, "wants credentials"),
+        ({}, "requires credentials"),
         ({"username": USER, "password": "wr0ng pa55word"}, "does not accept these credentials"),
         (
             {"username": USER, "password": PASSWORD, "server_address": "other.example"},

@@ -1,8 +1,8 @@
 """A container that writes as fast as Docker can take it, on a server with the settings that servers have."""
 
 from integration.logs.conftest import Logged
+from shim.config.combinations import MIN_LOG_COPY, bytes_from_size
 from shim.config.model import Config
-from shim.config.together import MIN_LOG_COPY, bytes_from_size
 
 FLOOD = 500_000
 """Lines of 100 bytes: 90 MB in Docker's files."""

@@ -240,7 +240,7 @@ def test_the_runtime_stays_where_it_has_become_the_default(unit: Unit, monkeypat
     unit.setup.systemd.run("reload", "docker.service")
     wait_until(lambda: unit.engine.api.info()["DefaultRuntime"] == ORDERED_RUNTIME, 10)
 
-    with pytest.raises(FailedPrecondition, match=r"does not forget the runtime pydockershim, so .* is as it was"):
+    with pytest.raises(FailedPrecondition, match=r"does not drop the runtime pydockershim, so .* was restored"):
         uninstalled(unit)
 
     assert FILE.read_text() == text
@@ -268,7 +268,7 @@ def test_a_docker_in_a_swarm_gets_no_live_restore_and_starts_again(unit: Unit) -
 def test_a_setting_that_the_command_line_has_is_not_written(unit: Unit) -> None:
     remark, *_ = unit.install()
 
-    assert "--live-restore=false: take that away" in remark
+    assert "--live-restore=false: remove that" in remark
     assert settings() == {"runtimes": ANY}
 
 
@@ -289,7 +289,7 @@ def test_a_file_that_contradicts_the_command_line_is_named_before_anything_is_do
 def test_the_driver_of_systemd_is_not_set_beside_a_parent_that_is_no_slice(unit: Unit) -> None:
     remark, *_ = unit.install()
 
-    assert "cgroup-parent /others of dockerd is no slice" in remark
+    assert "cgroup-parent /others of dockerd is not a slice" in remark
     unit.setup.systemd.run("restart", "docker.service")
     assert unit.answers
 
@@ -304,7 +304,7 @@ def test_the_file_is_put_back_when_docker_does_not_come_up(
     if before is not None:
         FILE.write_text(before)
 
-    with pytest.raises(FailedPrecondition, match=r"as it was, and Docker runs again: .*should be a valid slice"):
+    with pytest.raises(FailedPrecondition, match=r"was restored, and Docker runs again: .*should be a valid slice"):
         unit.install()
 
     assert (FILE.read_text() if FILE.exists() else None) == before

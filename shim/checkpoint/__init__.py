@@ -1,1 +1,1 @@
-"""What must outlive the shim about each pod sandbox, and cannot be asked from Docker."""
+"""State on disk that must survive a restart of the server and that Docker does not have."""

@@ -1,8 +1,8 @@
-"""Checkpoint files that cannot be used now, kept in directories below: damaged ones, and those of a newer server.
+"""Unusable checkpoint files, moved to subdirectories: damaged files, and files of a newer server.
 
-A damaged file is kept for people. One of a newer version is kept for the server that wrote it: it comes back when such
-a server is started again, unless it has become wrong. It becomes wrong when this server changes the state of its pod,
-which it does in a file of its own version: a newer server can read that too.
+A damaged file is kept for people. A file of a newer version is kept for the server that wrote it, and is restored when
+such a server starts again, unless it is outdated by then. It becomes outdated when this server changes the state of the
+pod, which writes a file in this server's version: a newer server can read that too.
 """
 
 import os
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 def moved_to_corrupt(path: Path, *, directory: Path) -> Path:
-    """Move a damaged file below `directory`, where none replaces another, and return its new path. Raise OSError."""
+    """Move a damaged file below `directory`, without replacing another, and return its new path. Raise OSError."""
     corrupt = directory / CORRUPT
     corrupt.mkdir(mode=0o700, exist_ok=True)
     number = 1
@@ -34,21 +34,21 @@ def moved_to_corrupt(path: Path, *, directory: Path) -> Path:
 
 
 class NewerFiles:
-    """The files of newer servers, one for each sandbox at most. The caller keeps two writers of one sandbox apart."""
+    """The files of newer servers, at most one per sandbox. The caller serializes writers of a sandbox."""
 
     def __init__(self, directory: Path) -> None:
-        """Use `directory`, that of the checkpoints, which exists."""
+        """Use `directory`, the existing directory of the checkpoints."""
         self._directory = directory
         self._newer = directory / NEWER
         self._ids = {path.name.removesuffix(SUFFIX) for path in self._newer.glob(f"[!.]*{SUFFIX}")}
 
     def take_back(self, check: Callable[[bytes, str], object], *, most: int) -> None:
-        """Put each file back that this server can read: `check` raises for the content and the sandbox of any other.
+        """Restore each file that this server can read: `check` raises for the content and sandbox of others.
 
-        A file of more than `most` bytes stays where it is.
+        A file of more than `most` bytes stays.
 
-        It replaces what an older server has written for the sandbox since, which is a rebuilt checkpoint: had that
-        server changed it, this file would be gone.
+        A restored file replaces the rebuilt checkpoint that an older server has written since: if that server had
+        changed the pod, the file would be gone.
         """
         for sandbox_id in sorted(self._ids):
             path = self._path(sandbox_id)
@@ -67,7 +67,7 @@ class NewerFiles:
                 self._ids.discard(sandbox_id)
 
     def keep(self, path: Path) -> Path:
-        """Move the file of a newer server here, and return its new path. Raise OSError."""
+        """Move a newer server's file here, and return its new path. Raise OSError."""
         self._newer.mkdir(mode=0o700, exist_ok=True)
         target = self._newer / path.name
         _move(path, target)
@@ -75,16 +75,17 @@ class NewerFiles:
         return target
 
     def drop(self, sandbox_id: str) -> None:
-        """Remove the file of a sandbox whose state is about to change; none is fine. Raise ShimError.
+        """Remove the file of a sandbox whose state is about to change, if any. Raise ShimError.
 
-        Before the change: after a crash in between there is the rebuilt checkpoint, and nothing that contradicts it.
+        Called before the change: after a crash in between there is only the rebuilt checkpoint, and no file that
+        contradicts it.
         """
         if sandbox_id in self._ids:
             atomic_files.remove_file(self._path(sandbox_id))
             self._ids.discard(sandbox_id)
 
     def try_drop(self, sandbox_id: str) -> None:
-        """Run `drop` for a change that must not fail; log its error instead."""
+        """Like `drop`, for a change that must not fail: an error is logged."""
         try:
             self.drop(sandbox_id)
         except ShimError as error:

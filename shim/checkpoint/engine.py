@@ -1,6 +1,6 @@
-"""What Docker last reported of itself, in one small file, for clients that ask before Docker is available.
+"""Docker's last known version and cgroup driver, stored for clients that ask while Docker is unavailable.
 
-A kubelet asks for the runtime's version and cgroup driver when it starts, and ends if it gets no answer.
+A kubelet asks for both when it starts, and exits without an answer.
 """
 
 import threading
@@ -15,7 +15,7 @@ from shim.checkpoint.model import KnownEngine
 from shim.domain.errors import ShimError, reason_of
 
 FILE_LIMIT = 64 << 10
-"""Most bytes of the file: a version and the name of a cgroup driver."""
+"""Maximum bytes of the file: a version and the name of a cgroup driver."""
 
 _known = msgspec.json.Decoder(KnownEngine)
 
@@ -26,7 +26,7 @@ class EngineStore:
     """The file, and its content in memory. Thread-safe. See `shim.engine.facts.Kept`."""
 
     def __init__(self, path: Path) -> None:
-        """Read `path`. A file that is missing or cannot be trusted counts as none, and is logged."""
+        """Read `path`. A missing or untrusted file counts as empty, and is logged."""
         self._path = path
         self._lock = threading.Lock()
         self._content = _load(path)
@@ -34,16 +34,16 @@ class EngineStore:
 
     @property
     def server_version(self) -> str:
-        """Return Docker's version when it last answered; empty when it never has."""
+        """Return Docker's version at its last answer; empty before the first."""
         return "" if self._content is None else self._content.server_version
 
     @property
     def cgroup_driver(self) -> str:
-        """Return Docker's cgroup driver when it last answered; empty when it never has."""
+        """Return Docker's cgroup driver at its last answer; empty before the first."""
         return "" if self._content is None else self._content.cgroup_driver
 
     def keep(self, *, server_version: str, cgroup_driver: str) -> None:
-        """Keep a new answer. It counts also where it cannot be written, which is logged once."""
+        """Keep a new answer, in memory even if it cannot be written, which is logged once."""
         known = KnownEngine(server_version=server_version, cgroup_driver=cgroup_driver)
         with self._lock:
             if known == self._content and not self._failed:
@@ -66,7 +66,7 @@ def _load(path: Path) -> KnownEngine | None:
     try:
         return parsed(_known, unseal(atomic_files.read_regular(path, most=FILE_LIMIT)))
     except FileNotFoundError:
-        log.info("no stored engine facts: version unknown until docker answers", file=str(path))
+        log.info("no stored engine facts: version unknown until Docker answers", file=str(path))
     except OSError as error:
         log.warning("ignored stored engine facts", file=str(path), error=reason_of(error))
     except Untrusted as error:

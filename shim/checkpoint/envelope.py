@@ -1,4 +1,4 @@
-"""How a file of state is wrapped, so that one that was cut short, altered or written by a newer shim is noticed."""
+"""The envelope of state files, which reveals files that were truncated, altered or written by a newer server."""
 
 import hashlib
 from typing import TypeVar
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class Untrusted(ShimError):
-    """The content of a file is nothing to rely on."""
+    """The content of a file cannot be trusted."""
 
 
 class Newer(Untrusted):
-    """A newer server has written it, in a form that this one does not know."""
+    """The file is in a newer server's format."""
 
 
 def seal(data: bytes) -> bytes:
@@ -29,10 +29,10 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(content: bytes) -> bytes:
-    """Unwrap the JSON of a file. Raise Untrusted with the reason why not."""
+    """Unwrap the JSON of a file. Raise Untrusted with the reason."""
     version = parsed(_versioned, content).version
     if version > VERSION:
-        raise Newer(f"its version {version} is newer than this shim, which knows {VERSION}")
+        raise Newer(f"its version {version} is newer than this server's version {VERSION}")
     envelope = parsed(_envelope, content)
     if envelope.version != VERSION:
         raise Untrusted(f"its version {envelope.version} is unknown")
@@ -43,7 +43,7 @@ def unseal(content: bytes) -> bytes:
 
 
 def parsed(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode JSON. Raise Untrusted for what is none, or is of another shape."""
+    """Decode JSON. Raise Untrusted for invalid JSON or another structure."""
     try:
         return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

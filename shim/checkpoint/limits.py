@@ -1,8 +1,7 @@
-"""Limits of containers that an update has changed and Docker cannot keep: one small file for each such container.
+"""Limits of containers that were updated and that Docker has no field for: a small file per container.
 
-What a container was created with is in its label, which cannot be changed later. These files take its place. They are
-few: the kubelet changes CPU and memory, which Docker keeps. Memory is written through, so a reader never waits for
-the disk.
+The limits at creation are in a label, which cannot change later. These files override it. They are rare: the kubelet
+updates CPU and memory, which Docker stores. Memory is written through, so readers never wait for the disk.
 """
 
 import re
@@ -22,7 +21,7 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError, r
 
 SUFFIX = ".json"
 FILE_LIMIT = 1 << 20
-"""Most bytes of one file."""
+"""Maximum bytes of a file."""
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
 _json = msgspec.json.Encoder(order="sorted")
 _limits = msgspec.json.Decoder(ContainerLimits)
@@ -31,10 +30,10 @@ log = structlog.get_logger(__name__)
 
 
 class LimitStore:
-    """All such limits below one directory. Thread-safe; the caller keeps two writers of one container apart."""
+    """All such limits, in a directory. Thread-safe; the caller serializes writers of a container."""
 
     def __init__(self, directory: Path) -> None:
-        """Load `directory`, made if need be. Raise ShimError only when it cannot be made or listed."""
+        """Load `directory`, created if missing. Raise ShimError only if it cannot be created or listed."""
         self._directory = directory
         self._lock = threading.Lock()
         self._known: dict[str, pb.LinuxContainerResources] = {}
@@ -47,14 +46,14 @@ class LimitStore:
             self._load(path)
 
     def get(self, container_id: str) -> pb.LinuxContainerResources | None:
-        """Return what was put for a container, by its full id; it must not be changed."""
+        """Return the stored limits of a container, by its full id; they must not be modified."""
         with self._lock:
             return self._known.get(container_id)
 
     def check(self, container_id: str) -> None:
-        """Check that the file of a container can be trusted: without it, it might run with less than it was promised.
+        """Check that a container's file can be trusted: without it, the container might run with less than promised.
 
-        Raise FailedPrecondition with the file that cannot. Removing the container removes it.
+        Raise FailedPrecondition with the untrusted file. Removing the container removes the file.
         """
         with self._lock:
             reason = self._damaged.get(container_id)
@@ -64,7 +63,10 @@ class LimitStore:
             )
 
     def put(self, container_id: str, resources: pb.LinuxContainerResources | None) -> None:
-        """Keep these, or none again; on an error what was kept stays. Raise ResourceExhausted when the disk is full."""
+        """Store limits, or None to delete them; on an error the old limits stay.
+
+        ResourceExhausted if the disk is full.
+        """
         if resources is None:
             self.delete(container_id)
             return
@@ -75,7 +77,7 @@ class LimitStore:
             self._known[container_id] = resources
 
     def delete(self, container_id: str) -> None:
-        """Forget a container; an unknown one is fine."""
+        """Delete a container's limits, if any."""
         with self._lock:
             unknown = container_id not in self._known and container_id not in self._damaged
         if unknown:
@@ -86,7 +88,10 @@ class LimitStore:
             self._damaged.pop(container_id, None)
 
     def keep_only(self, container_ids: Collection[str]) -> None:
-        """Remove all others: they were removed externally. A file that cannot be removed stays, and is logged."""
+        """Delete the limits of all other containers, which were removed externally.
+
+        A failure to delete a file is logged.
+        """
         with self._lock:
             gone = {*self._known, *self._damaged}.difference(container_ids)
         for container_id in gone:
@@ -113,18 +118,18 @@ class LimitStore:
 
 
 def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:
-    """Return the content of the file of a container. Raise InvalidArgument when it is too large."""
+    """Return the content of a container's file. Raise InvalidArgument if it is too large."""
     plain = json_format.MessageToDict(resources, preserving_proto_field_name=True)
     content = seal(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
     if len(content) > FILE_LIMIT:
         raise InvalidArgument(
-            f"keep the limits of container {container_id}: {len(content)} bytes, at most {FILE_LIMIT}"
+            f"keep the limits of container {container_id}: {len(content)} bytes, the limit is {FILE_LIMIT}"
         )
     return content
 
 
 def decode(content: bytes, *, container_id: str) -> pb.LinuxContainerResources:
-    """Read the content of the file of a container. Raise Untrusted with the reason why it is none."""
+    """Parse the content of a container's file. Raise Untrusted with the reason."""
     limits = parsed(_limits, unseal(content))
     if limits.container_id != container_id:
         raise Untrusted(f"it is of container {limits.container_id!r}")

@@ -1,6 +1,6 @@
-"""What is kept on disk for each pod sandbox, and for some containers.
+"""The structures of state files.
 
-Fields may be added with a default: older shims skip them. Anything else is a new `VERSION`.
+Fields may be added with a default: older servers skip them. Any other change needs a new `VERSION`.
 """
 
 from typing import Any
@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 VERSION = 1
-"""Format of the files. One of a newer version is set aside, not guessed at, until a server comes that knows it. A
-server with a new version must go on reading files of all earlier ones."""
+"""Format of the files. A file of a newer version is set aside, not guessed at, until a server starts that can read it.
+A server with a new version must still read files of all earlier versions."""
 
 
 class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):
-    """What CNI was, or was about to be, asked for: written before ADD, and all that DEL needs."""
+    """The CNI request of a sandbox: written before ADD, and all that DEL needs."""
 
     conflist: dict[str, Any]
-    """The whole CNI configuration list of the ADD, parsed; DEL runs with it although the file has changed."""
+    """The whole CNI configuration list of the ADD, parsed; DEL uses it even if the file has changed."""
 
     netns: str
     """Path of the pinned network namespace."""
@@ -25,10 +25,10 @@ class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the interface in the pod."""
 
     args: list[tuple[str, str]]
-    """CNI_ARGS in their order."""
+    """CNI_ARGS in order."""
 
     capabilities: dict[str, Any]
-    """Capability arguments by capability, port mappings among them."""
+    """Capability arguments by capability, including port mappings."""
 
     result: dict[str, Any] | None = None
     """The result of ADD; None until it succeeded."""
@@ -38,16 +38,16 @@ class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod sandbox."""
+    """A pod sandbox."""
 
     sandbox_id: str
     """Docker's id of the pause container."""
 
     config: dict[str, Any]
-    """The PodSandboxConfig as JSON, keys spelled as in the CRI; identifies the pod when the container is gone."""
+    """The PodSandboxConfig as JSON with the CRI's field names; identifies the pod when the container is gone."""
 
     runtime_handler: str
-    """As RunPodSandbox was asked; empty for the default."""
+    """As requested by RunPodSandbox; empty for the default."""
 
     created_at: int
     """Nanoseconds since the epoch."""
@@ -56,21 +56,21 @@ class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Whether RunPodSandbox has finished."""
 
     pause_started_at: int = 0
-    """When the pause process was started, ns since the epoch, 0 where that is not known. One that was started later
-    (`docker restart`) has namespaces in which nothing is set up."""
+    """When the pause process was started, ns since the epoch; 0 if unknown. After a later start (`docker restart`) the
+    pod's namespaces are new and not set up."""
 
     network: NetworkIntent | None = None
-    """None for the host network, and until there is something to undo."""
+    """None for the host network, and while there is no network to release."""
 
 
 class Versioned(msgspec.Struct, frozen=True, kw_only=True):
-    """What the envelope of every version holds."""
+    """The part of the envelope that is common to all versions."""
 
     version: int
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The file: a checkpoint as it was encoded, and how to trust it."""
+    """The file: the encoded data, and its checksum."""
 
     version: int
     checksum: str
@@ -80,7 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """What Docker last reported of itself, as far as clients ask for it before Docker is available."""
+    """Docker's last known facts that clients ask for while Docker is unavailable."""
 
     server_version: str
     cgroup_driver: str
@@ -88,10 +88,10 @@ class KnownEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one container that were changed since its creation, and that Docker has no field for."""
+    """Limits of a container that were updated after its creation, and that Docker has no field for."""
 
     container_id: str
     """Docker's id."""
 
     resources: dict[str, Any]
-    """The part of its LinuxContainerResources that Docker cannot give back, as JSON, keys spelled as in the CRI."""
+    """The part of its LinuxContainerResources that Docker cannot return, as JSON with the CRI's field names."""

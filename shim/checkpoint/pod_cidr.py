@@ -1,6 +1,6 @@
-"""The pod address ranges the kubelet has sent by UpdateRuntimeConfig.
+"""The pod address ranges that the kubelet has sent by UpdateRuntimeConfig.
 
-The kubelet sends them once, when the node gets its range; a restart of the shim alone must not lose them.
+The kubelet sends them once, when the node gets its range, so they must survive a restart of the server.
 """
 
 import threading
@@ -13,27 +13,27 @@ from shim.domain.cidr import parse_pod_cidr
 from shim.domain.errors import InvalidArgument
 
 FILE_LIMIT = 64 << 10
-"""Most bytes of the file."""
+"""Maximum bytes of the file."""
 
 log = structlog.get_logger(__name__)
 
 
 class PodCidr:
-    """The ranges in force, kept in one small file. Thread-safe."""
+    """The current ranges, kept in a small file. Thread-safe."""
 
     def __init__(self, path: Path, *, default: str) -> None:
-        """Read `path`; `default` (the setting) holds until the kubelet has sent others."""
+        """Read `path`; without it `default` (the setting) applies until the kubelet sends ranges."""
         self._path = path
         self._lock = threading.Lock()
         self._ranges = _load(path) or parse_pod_cidr(default)
 
     @property
     def ranges(self) -> tuple[str, ...]:
-        """Return ranges such as `10.244.1.0/24`, in the order they were sent; empty when none are known."""
+        """Return ranges such as `10.244.1.0/24`, in the order sent; empty if unknown."""
         return self._ranges
 
     def update(self, text: str) -> None:
-        """Take and store new comma-separated ranges. Raise InvalidArgument, which names the one that is not a range."""
+        """Store new comma-separated ranges. Raise InvalidArgument with the invalid range."""
         ranges = parse_pod_cidr(text)
         with self._lock:
             if ranges != self._ranges:
@@ -47,6 +47,6 @@ def _load(path: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:
-        # The kubelet sends the ranges again when it starts; the pods that are there are served all the same.
+        # The kubelet sends the ranges again when it starts; existing pods are served without them.
         log.error("ignored stored pod address ranges", file=str(path), error=error)
         return ()

@@ -1,4 +1,4 @@
-"""The directory of what must outlive a restart (setting `root_directory`), and what is in it."""
+"""The directory of state that must survive a restart (setting `root_directory`), and its entries."""
 
 import shutil
 from pathlib import Path
@@ -14,20 +14,20 @@ ENGINE = "engine.json"
 RESOLV_CONF = "resolv-conf"
 ORDERS = "oci"
 CHECKPOINTING = "checkpointing"
-"""Files of checkpoints of containers while they are made."""
+"""Temporary files of container checkpoints in progress."""
 
 _OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, CHECKPOINTING, "logs.lock"})
-"""All that a server makes there; the last one was made by servers before this one."""
+"""All entries that a server creates; earlier servers created the last."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
-"""cri-dockerd's checkpoints, for its flag names the same directory, and what is at the root of a file system."""
+"""cri-dockerd's checkpoints, whose flag names the same directory, and an entry at the root of a file system."""
 _SHOWN = 3
 
 
 def ensure_root_directory(path: Path) -> None:
-    """Make `path` and what is missing above it; it is 0700 afterwards.
+    """Create `path` and its missing parents; set its mode to 0700.
 
-    Raise FailedPrecondition where others may read it and it holds files of others: to close a directory that
-    programs share would keep them out of what is theirs.
+    Raise FailedPrecondition if others may read it and it contains foreign files: closing a directory that programs
+    share would lock them out.
     """
     if others := _names_of_others(path):
         shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
@@ -39,12 +39,12 @@ def ensure_root_directory(path: Path) -> None:
 
 
 def remove_checkpointing(path: Path) -> None:
-    """Remove what checkpoints of an earlier server have left, as far as that can be done."""
+    """Remove temporary files of an earlier server's container checkpoints, as far as possible."""
     shutil.rmtree(path / CHECKPOINTING, ignore_errors=True)
 
 
 def remove_state(path: Path) -> None:
-    """Remove what servers made in `path`, and `path` itself when nothing else is in it."""
+    """Remove the server's entries in `path`, and `path` itself if nothing else is in it."""
     with atomic_files.failing_as(f"remove root_directory {path}"):
         if not path.is_dir():
             return
@@ -60,7 +60,7 @@ def remove_state(path: Path) -> None:
 
 
 def _names_of_others(path: Path) -> set[str]:
-    """Return the names in a directory that is open to others, but for those that a server has made."""
+    """Return the foreign names in a directory that is open to others."""
     with atomic_files.failing_as(f"list root_directory {path}"):
         if not path.is_dir() or not path.stat().st_mode & 0o077:
             return set()

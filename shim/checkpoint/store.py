@@ -1,8 +1,8 @@
-"""The checkpoints of this node: one file for each sandbox, and all of them in memory.
+"""The checkpoints of this node: a file per sandbox, and all of them in memory.
 
-Memory is written through: a reader never waits for the disk, and what `get` gives has reached it. A file that
-cannot be trusted is set aside and reported, and the checkpoint of its pod rebuilt where that can be done
-(`shim.sandbox.rebuild`). See `shim.checkpoint.aside` for what becomes of the file.
+Memory is written through: readers never wait for the disk, and `get` returns only content that has reached it. An
+untrusted file is set aside and reported, and its pod's checkpoint is rebuilt if possible (`shim.sandbox.rebuild`).
+`shim.checkpoint.aside` says what happens to the file.
 """
 
 import re
@@ -21,7 +21,8 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
 FILE_LIMIT = 8 << 20
-"""Most bytes of one file: 1 MiB each of CNI configuration and result, 512 KiB of labels and annotations, the rest."""
+"""Maximum bytes of a file: 1 MiB each of CNI configuration and result, 512 KiB of labels and annotations, and the
+rest."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _json = msgspec.json.Encoder(order="sorted")
 _checkpoint = msgspec.json.Decoder(SandboxCheckpoint)
@@ -31,10 +32,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrupt:
-    """A file found at start that holds no checkpoint this shim can trust."""
+    """A file found at the start that contains no checkpoint this server can trust."""
 
     sandbox_id: str
-    """As the name of the file has it."""
+    """From the name of the file."""
     path: Path
     """Where the file is now."""
     reason: str
@@ -44,13 +45,13 @@ class Corrupt:
 
 
 class CheckpointStore:
-    """All checkpoints below one directory. Thread-safe; one process at a time.
+    """All checkpoints, in a directory. Thread-safe; for a single process.
 
-    Writes for one sandbox are put in order; those for different sandboxes wait for the disk side by side.
+    Writes for a sandbox are serialized; writes for different sandboxes wait for the disk concurrently.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Load `directory`, made if need be. Raise ShimError only when it cannot be made or listed."""
+        """Load `directory`, created if missing. Raise ShimError only if it cannot be created or listed."""
         self._directory = directory
         self._writing = KeyedLocks()
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class CheckpointStore:
             return self._known.get(sandbox_id)
 
     def all(self) -> list[SandboxCheckpoint]:
-        """Return every checkpoint, in no order."""
+        """Return all checkpoints, unordered."""
         with self._lock:
             return list(self._known.values())
 
@@ -80,13 +81,14 @@ class CheckpointStore:
         return list(self._corrupt)
 
     def put(self, checkpoint: SandboxCheckpoint, *, rebuilt: bool = False) -> None:
-        """Write `checkpoint` instead of what was kept for its sandbox; on an error that stays.
+        """Write the checkpoint of a sandbox, replacing the previous; on an error the previous stays.
 
-        `rebuilt` means that it stands in for one that was set aside, and that nothing has changed about its pod.
+        `rebuilt` means that it replaces a file that was set aside, and that the pod has not changed.
 
-        The first of a sandbox survives a power loss. After one, a later one may be found as it was before: no pod
-        survives a power loss, and what is needed to clean up after it is in the first.
-        Raise ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
+        The first checkpoint of a sandbox survives a power loss. Later checkpoints may not, and the file may then have
+        its previous content: no pod survives a power loss, and the first checkpoint holds all that is needed to clean
+        up after it. Raise ResourceExhausted if the disk is full, InvalidArgument for content that JSON cannot
+        represent.
         """
         with self._writing.hold(checkpoint.sandbox_id):
             if not rebuilt:
@@ -95,10 +97,10 @@ class CheckpointStore:
             self._keep(checkpoint)
 
     def note(self, checkpoint: SandboxCheckpoint) -> None:
-        """Keep `checkpoint` although the disk may refuse it, and without waiting for the disk.
+        """Keep `checkpoint` even if it cannot be written, and without waiting for the disk.
 
-        For the way down: a pod that cannot be stopped because the disk is full would be a disk that stays full. What
-        is lost with the power is rebuilt from the CNI cache.
+        Used when a pod is stopped: if a full disk kept pods from being stopped, it would stay full. Changes lost with
+        the power are rebuilt from the CNI cache.
         """
         with self._writing.hold(checkpoint.sandbox_id):
             self._newer.try_drop(checkpoint.sandbox_id)
@@ -110,7 +112,7 @@ class CheckpointStore:
 
     def _write(self, checkpoint: SandboxCheckpoint, *, sync: atomic_files.Sync) -> None:
         path, content = self._path(checkpoint.sandbox_id), encode(checkpoint)
-        # The state directory may have been cleared externally; new pods must run all the same.
+        # The state directory may have been cleared externally; new pods must run nevertheless.
         atomic_files.ensure_private_directory(self._directory)
         atomic_files.write_atomically(path, content, sync=sync)
 
@@ -119,10 +121,10 @@ class CheckpointStore:
             self._known[checkpoint.sandbox_id] = checkpoint
 
     def delete(self, sandbox_id: str) -> None:
-        """Forget a sandbox; an unknown one is fine.
+        """Delete the checkpoint of a sandbox, if any.
 
-        A power loss may bring the file back. Its pod is then listed without a container, and removed once more. So is
-        one of a newer server that nothing was known of here: only that server can release its network.
+        A power loss may bring the file back. Its pod is then listed without a container, and removed again. A newer
+        server's file of a sandbox without a checkpoint here stays: only that server can release its network.
         """
         path = self._path(sandbox_id)
         with self._writing.hold(sandbox_id):
@@ -166,7 +168,7 @@ class CheckpointStore:
 
 
 def encode(checkpoint: SandboxCheckpoint) -> bytes:
-    """Return the content of a checkpoint's file. Raise InvalidArgument for what JSON cannot hold."""
+    """Return the content of a checkpoint's file. Raise InvalidArgument for content that JSON cannot represent."""
     try:
         data = _json.encode(checkpoint)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
@@ -174,13 +176,13 @@ def encode(checkpoint: SandboxCheckpoint) -> bytes:
     content = seal(data)
     if len(content) > FILE_LIMIT:
         raise InvalidArgument(
-            f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {len(content)} bytes, at most {FILE_LIMIT}"
+            f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {len(content)} bytes, the limit is {FILE_LIMIT}"
         )
     return content
 
 
 def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
-    """Read the content of the checkpoint's file of a sandbox. Raise Untrusted with the reason why it is none."""
+    """Parse the content of a sandbox's checkpoint file. Raise Untrusted with the reason."""
     checkpoint = parsed(_checkpoint, unseal(content))
     if checkpoint.sandbox_id != sandbox_id:
         raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")

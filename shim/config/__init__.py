@@ -1,1 +1,1 @@
-"""Settings of the shim: what they are (model) and where their values come from (load)."""
+"""The server's settings: their definition (model) and the sources of their values (load)."""

@@ -1,7 +1,7 @@
-"""Names of each setting as flag, variable and key, and the accepted forms of its value.
+"""Names of each setting as flag, variable and key, and its accepted values.
 
-All of it follows from `shim.config.model`: the type of a field decides how its text is read, its docstring is the help
-of its flag. A new field is one place.
+They follow from `shim.config.model`: a field's type determines how its text is parsed, and its docstring is the help of
+its flag. A field with an unusual form has a row in `_BY_NAME`, and each number has a row in `_ZERO`.
 """
 
 import ast
@@ -30,40 +30,40 @@ ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
-"""Characters of references, and `*`."""
+"""Characters of image references, and `*`."""
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
-"""Characters of keys of annotations, and `*`."""
+"""Characters of annotation keys, and `*`."""
 _PLUGIN_PATTERN = re.compile(r"[a-zA-Z0-9_.+-]+")
-"""Characters of names of NRI plugins."""
+"""Characters of NRI plugin names."""
 _MIN_SECONDS = 0.1
-"""Of a bound on work: a shorter one is never met, and refused as the mistake it is."""
+"""Minimum of a time limit on work: a shorter limit could not be met, so it is refused as a mistake."""
 
-# cri-dockerd knows more levels than there is use for, in any case; its flags are to be taken as they are.
+# cri-dockerd's flags are accepted unchanged, and it has more levels, in any case.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One setting: its names, and its accepted values."""
+    """A setting: its names and accepted values."""
 
     name: str
     doc: str
     default: object
     accepted: str
-    """The forms a value may have, in words."""
+    """The accepted forms, in words."""
     zero: str
-    """What 0 means: `refused`, or what is done then; empty where the value is no number."""
+    """The meaning of 0, or `refused`; empty if the value is not a number."""
     parse: Callable[[object], Any]
-    """Text (flag, environment) or a TOML value to the value of the field; ValueError for anything else."""
+    """Converts text (flag, environment) or a TOML value to the field's value; ValueError for anything else."""
 
     @property
     def flag(self) -> str:
-        """Return its flag, with the dashes."""
+        """Return the flag, with the dashes."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Return its environment variable."""
+        """Return the environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
 
@@ -87,7 +87,7 @@ def fields() -> Mapping[str, Field]:
 
 
 def seconds_from(raw: object) -> float:
-    """Read a duration: a number of seconds, or Go's form (`1m30s`, `250ms`) that cri-dockerd's flags have."""
+    """Parse a duration: a number of seconds, or Go's form (`1m30s`, `250ms`) as in cri-dockerd's flags."""
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         seconds = _float(raw)
     elif isinstance(raw, str) and _is_go_form(raw):
@@ -121,7 +121,7 @@ def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
 
 
 def _zero(info: msgspec.structs.FieldInfo) -> str:
-    """Return what 0 means; raise KeyError for a number of which that is not written down."""
+    """Return the meaning of 0; raise KeyError for a number without a row in `_ZERO`."""
     return _ZERO[info.name] if info.type in {float, int} else ""
 
 
@@ -136,23 +136,23 @@ def _choice(choices: tuple[str, ...]) -> _Kind:
 
 
 def _log_level(raw: object) -> object:
-    """Read a level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
+    """Parse a level in any case, or a logrus level; empty means the default, like in cri-dockerd."""
     text = "" if raw == "" else _text(raw).lower()
     return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
 
 
 def _network_plugin(raw: object) -> str:
-    """Read the plugin, also in the words of cri-dockerd."""
-    return _NETWORK_PLUGINS.parse("none" if raw in ("", "no-op") else raw)  # type: ignore[return-value] # a choice
+    """Parse the plugin; accept cri-dockerd's values too."""
+    return _NETWORK_PLUGINS.parse("none" if raw in ("", "no-op") else raw)  # type: ignore[return-value] # one of the choices
 
 
 def _request_timeout(raw: object) -> float:
-    """Read seconds; 0, cri-dockerd's default, is ours."""
+    """Parse seconds; 0, cri-dockerd's default, means this server's default."""
     return _some_seconds(raw) or Config().runtime_request_timeout
 
 
 def _seconds(raw: object) -> float:
-    """Read seconds that one can wait for: what is longer than LONGEST overflows poll(2), so that the wait fails."""
+    """Parse seconds up to LONGEST, beyond which poll(2) overflows and the wait fails."""
     seconds = seconds_from(raw)
     if seconds > LONGEST:
         raise ValueError(raw)
@@ -160,7 +160,7 @@ def _seconds(raw: object) -> float:
 
 
 def _some_seconds(raw: object) -> float:
-    """Read seconds, enough for the work to be done, or 0."""
+    """Parse seconds: 0, or enough for the work to be done."""
     seconds = _seconds(raw)
     if 0 < seconds < _MIN_SECONDS:
         raise ValueError(raw)
@@ -211,7 +211,7 @@ def _unix_socket(raw: object) -> str:
 
 
 def _docker_endpoint(raw: object) -> str:
-    """Read a text; empty, as with cri-dockerd, is the default."""
+    """Parse an endpoint; empty means the default, like in cri-dockerd."""
     return _unix_socket(Config().docker_endpoint if raw == "" else raw)
 
 
@@ -229,7 +229,7 @@ def _networks(raw: object) -> str:
 
 
 def _bind_address(raw: object) -> str:
-    """Read `IP:PORT`, of an IP address alone with port 0; empty, cri-dockerd's default, is ours."""
+    """Parse `IP:PORT` or an IP address, with port 0; empty, cri-dockerd's default, means this server's default."""
     if raw == "":
         return Config().streaming_bind_addr
     text = _text(raw)
@@ -242,7 +242,7 @@ def _bind_address(raw: object) -> str:
 
 
 def _own_directory(raw: object) -> Path:
-    """Read a directory that becomes private: never the root of the machine, nor a path through `..`."""
+    """Parse a directory that becomes private: neither `/` nor a path with `..`."""
     path = _path(raw)
     if ".." in path.parts or len(path.parts) == 1:
         raise ValueError(raw)
@@ -281,7 +281,7 @@ def _patterns_of(allowed: re.Pattern[str]) -> Callable[[object], tuple[str, ...]
 
 
 def _http_address(raw: object) -> str:
-    """Read `host:port`, `:port` or a port; empty stays empty. Without a host it is loopback."""
+    """Parse `host:port`, `:port` or a port; empty stays empty. Without a host it is loopback."""
     if raw == "":
         return ""
     text = str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else _text(raw)
@@ -289,13 +289,13 @@ def _http_address(raw: object) -> str:
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(raw)
     if host:
-        # A name could be any address of the machine, or of another one.
+        # A name could resolve to any address of this machine, or of another.
         ipaddress.ip_address(host.removeprefix("[").removesuffix("]") if host.startswith("[") else host)
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
 def _collector(raw: object) -> str:
-    """Read `http://host:port`, `https://host:port`, or `host:port` alone, as a kubelet takes it; empty stays empty."""
+    """Parse `http://host:port`, `https://host:port`, or `host:port` like the kubelet; empty stays empty."""
     if raw == "":
         return ""
     found = re.fullmatch(r"(https?://)?([a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):(\d+)", _text(raw))
@@ -317,7 +317,7 @@ def _size(raw: object) -> str:
 
 
 def _file_count(raw: object) -> int:
-    # With a single file Docker empties it in place, and what was not copied by then is lost.
+    # Docker truncates a single file in place, and output that was not copied by then is lost.
     if isinstance(raw, bool) or not isinstance(raw, int | str) or not 2 <= int(raw) <= 100:
         raise ValueError(raw)
     return int(raw)
@@ -345,19 +345,22 @@ _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
     "container_runtime_endpoint": _Kind(
-        _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not served"
+        _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not supported"
     ),
     "docker_endpoint": _Kind(
-        _docker_endpoint, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
+        _docker_endpoint,
+        "unix:///path or an absolute path; the Engine must run on this machine, so TCP is not supported",
     ),
-    "root_directory": _Kind(_own_directory, "an absolute path of a directory of its own, without `..`; not /"),
+    "root_directory": _Kind(
+        _own_directory, "an absolute path without `..`, and not /; no other program may use the directory"
+    ),
     "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
     **dict.fromkeys(
         ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
         _OPTIONAL_PATH,
     ),
     "pod_infra_container_image": _Kind(
-        _image_reference, "a reference such as registry.k8s.io/pause:3.10, with lower-case repository"
+        _image_reference, "a reference such as registry.k8s.io/pause:3.10, with a lower-case repository"
     ),
     "pinned_images": _Kind(
         _patterns_of(_IMAGE_PATTERN), "names such as registry.example/infra/*, comma-separated (in TOML also a list)"
@@ -379,18 +382,18 @@ _BY_NAME = {
     **dict.fromkeys(("cni_plugin_timeout", "streaming_creation_timeout"), _ONE_SECOND_OR_MORE),
     "cni_gc_interval": _SOME_SECONDS,
     "cni_conf_template": _OPTIONAL_PATH,
-    "network_plugin": _Kind(_network_plugin, "cni or none; no-op or nothing, as with cri-dockerd, is none"),
+    "network_plugin": _Kind(_network_plugin, "cni or none; no-op or an empty value, as with cri-dockerd, means none"),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "metrics_bind_addr": _Kind(
-        _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or nothing"
+        _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or empty"
     ),
     "tracing_endpoint": _Kind(
-        _collector, "http://HOST:PORT, https://HOST:PORT, HOST:PORT, which is the same as the first, or nothing"
+        _collector, "http://HOST:PORT, https://HOST:PORT, HOST:PORT (the same as http), or empty"
     ),
     "tracing_sampling_rate_per_million": _Kind(_per_million, "a number from 0 to 1000000"),
     "docker_log_max_size": _Kind(
-        _size, "a number with its unit, such as 16m, 500m or 1g; times docker_log_max_file 32m at least"
+        _size, "a number with a unit, such as 16m, 500m or 1g; multiplied by docker_log_max_file at least 32m"
     ),
     **dict.fromkeys(
         ("streaming_max_sessions", "streaming_max_sessions_per_container"),
@@ -405,7 +408,7 @@ _ZERO = {
     "image_pull_progress_deadline": "no limit",
     "runtime_request_timeout": "the default",
     "cni_plugin_timeout": "refused",
-    "cni_gc_interval": "no clean-up, not at the start either",
+    "cni_gc_interval": "no clean-up, not even at the start",
     "streaming_idle_timeout": "no limit",
     "streaming_creation_timeout": "refused",
     "streaming_max_sessions": "refused",
@@ -413,12 +416,12 @@ _ZERO = {
     "nri_plugin_registration_timeout": "refused",
     "nri_plugin_request_timeout": "refused",
     "docker_log_max_file": "refused",
-    "tracing_sampling_rate_per_million": "only those whose client traces them",
-    "shutdown_grace": "everything under way is cut at once",
+    "tracing_sampling_rate_per_million": "only RPCs whose client traces them",
+    "shutdown_grace": "calls in flight are cut off at once",
 }
 
 _BY_TYPE: dict[object, _Kind] = {
-    str: _Kind(_text, "a text that is not empty"),
+    str: _Kind(_text, "a non-empty text"),
     bool: _Kind(_switch, _SWITCHES.accepted),
     float: _SECONDS,
     Path: _Kind(_path, "an absolute path"),
@@ -427,9 +430,9 @@ _BY_TYPE: dict[object, _Kind] = {
 
 
 def _docs() -> dict[str, str]:
-    # Python keeps no docstrings of attributes; they stand behind their field in the source.
+    # Python drops the docstrings of attributes; in the source they follow their field.
     body = ast.parse(inspect.getsource(Config)).body[0]
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 - for the type checker; the source of a class is one
+    assert isinstance(body, ast.ClassDef)  # noqa: S101 - for the type checker
     docs: dict[str, str] = {}
     for field, doc in itertools.pairwise(body.body):
         match field, doc:

@@ -1,4 +1,4 @@
-"""Where the values of the settings come from: flags, then the environment, then TOML files, then defaults."""
+"""Sources of the settings' values: flags, then the environment, then TOML files, then defaults."""
 
 import difflib
 import re
@@ -8,30 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shim.config.combinations import LOG_COPY, check_combinations
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.config.together import LOG_COPY, check_together
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
-"""Read when no other file is named, if it exists."""
+"""Read if no other file is named and it exists."""
 
 _DROP_INS = "conf.d"
-"""Directory beside DEFAULT_FILE. Its `*.toml` are read after it by the order of names; of a setting the last counts."""
+"""Directory next to DEFAULT_FILE. Its `*.toml` files are read after it in name order; the last value of a setting
+wins."""
 
 DEFAULT = "default"
 
 _SHOWN_CHARACTERS = 200
-"""Of a refused value in a message."""
+"""Maximum length of a refused value in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The effective settings, and their origins."""
+    """The effective settings and their origins."""
 
     config: Config
     origins: Mapping[str, str]
-    """For each field: `default`, `file /path`, `environment NAME` or `flag --name`."""
+    """Origin of each field: `default`, `file /path`, `environment NAME` or `flag --name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,17 @@ class _Given:
     origin: str
     raw: object
     place: str
-    """The origin for a message, of a file with the line."""
+    """The origin for a message; for a file with the line."""
 
 
 def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None, root: Path = Path("/")) -> Loaded:
     """Return the effective settings.
 
-    `flags` maps field names to the text of their flags. `file` must exist, and no other is read then; without it,
-    DEFAULT_FILE and the files of `drop_in_directory` are read below `root`, as far as they are there. Environment
-    variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones for a Service of our
-    name. InvalidArgument names the flag, variable, or file and line, the field, and the accepted form.
-    FailedPrecondition for a file that is not there or cannot be read: it may come a moment later.
+    `flags` maps field names to the text of their flags. `file` must exist, and is then the only file. Without it,
+    DEFAULT_FILE and the files of `drop_in_directory` are read below `root`, if they exist. Unknown environment
+    variables with our prefix are ignored, because Kubernetes itself sets such variables for a Service named
+    `pydockershim`. Raise InvalidArgument with the flag, variable, or file and line, the field, and the accepted form.
+    Raise FailedPrecondition for a file that is missing or unreadable: it may appear a moment later.
     """
     given = {
         **(_from_default_files(root) if file is None else _from_file(file, _read(file))),
@@ -60,7 +61,7 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
     origins = {name: given[name].origin if name in given else DEFAULT for name in fields()}
     config = Config(**values)
     try:
-        check_together(config)
+        check_combinations(config)
     except InvalidArgument as error:
         places = dict.fromkeys(given[name].place for name in LOG_COPY if name in given)
         raise InvalidArgument(f"{' and '.join(places)}: {error}") from None
@@ -68,12 +69,12 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
 
 
 def drop_in_directory() -> Path:
-    """Return the directory of files with settings that are read after DEFAULT_FILE."""
+    """Return the directory of settings files that are read after DEFAULT_FILE."""
     return DEFAULT_FILE.with_name(_DROP_INS)
 
 
 def files_read(file: Path | None) -> list[Path]:
-    """Return the paths that `load` reads on this machine, also those that are not there, and the directory of files."""
+    """Return the paths that `load` reads on this machine, even if missing, and the directory of drop-ins."""
     if file is not None:
         return [file]
     try:
@@ -97,11 +98,11 @@ def _value(field: Field, given: _Given) -> Any:
 
 
 def _shown(raw: object) -> str:
-    """Return a value for a message, cut where it is long."""
+    """Return a value for a message, shortened if it is long."""
     try:
         text = repr(raw)
-    except (ValueError, RecursionError):  # Python writes neither numbers of thousands of digits nor deep nests
-        return f"(too long to be shown, {type(raw).__name__})"
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep nesting
+        return f"(too long to show, {type(raw).__name__})"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
@@ -114,21 +115,21 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _from_default_files(root: Path) -> dict[str, _Given]:
-    """Read what is there of the default files; of a setting that several have, the last file counts."""
+    """Read the existing default files; the last file wins."""
     given: dict[str, _Given] = {}
     for path in _default_files(root):
         try:
             text = _read(path)
         except FailedPrecondition as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                continue  # gone since the directory was listed, or never there
+                continue  # removed since the directory was listed, or never there
             raise
         given |= _from_file(path, text)
     return given
 
 
 def _default_files(root: Path) -> Iterator[Path]:
-    """Yield DEFAULT_FILE, and those of `drop_in_directory` by the order of names. Hidden ones are an editor's."""
+    """Yield DEFAULT_FILE and the files of `drop_in_directory` in name order. Hidden files belong to editors."""
     yield root / DEFAULT_FILE.relative_to("/")
     directory = root / drop_in_directory().relative_to("/")
     try:
@@ -150,9 +151,9 @@ def _from_file(path: Path, text: str) -> dict[str, _Given]:
 
 
 def _place(path: Path, text: str, name: str) -> str:
-    """Return `file PATH, line N`, where the key begins; without the line where it is written with escapes.
+    """Return `file PATH, line N` of a key, or without the line if the key is written with escapes.
 
-    The standard library's TOML parser does not say where a key was.
+    The standard library's TOML parser does not report where a key was.
     """
     key = f"""(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')"""
     found = re.search(rf"^[ \t]*\[{{0,2}}[ \t]*{key}[ \t]*[=.\]]", text, re.MULTILINE)

@@ -20,7 +20,7 @@ _REFERENCE_HEAD = """\
 
 
 def text(value: object) -> str:
-    """Return a value as a flag takes it."""
+    """Return a value in the form that its flag takes."""
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, bool):
@@ -43,7 +43,7 @@ def as_json(loaded: Loaded) -> str:
 
 
 def as_toml(loaded: Loaded) -> str:
-    """Return the same as a configuration file, each setting under its documentation."""
+    """Return a configuration file with the effective settings, each under its documentation."""
     plain = _plain(loaded)
     return "\n".join(
         f"# {fields()[name].doc}\n# From: {origin}.\n{name} = {json.dumps(plain[name], ensure_ascii=False)}\n"
@@ -52,7 +52,7 @@ def as_toml(loaded: Loaded) -> str:
 
 
 def reference() -> str:
-    """Return a configuration file that sets nothing: each setting with its documentation and default in comments."""
+    """Return a configuration file that sets nothing: each setting's documentation and default in comments."""
     plain: dict[str, object] = msgspec.to_builtins(Config(), enc_hook=str)
     settings = (
         f"{_comment(f'{field.doc} {_sentence(field.accepted)}')}\n#{name} = {json.dumps(plain[name])}\n"
@@ -73,6 +73,6 @@ def _sentence(accepted: str) -> str:
 
 
 def _plain(loaded: Loaded) -> dict[str, object]:
-    # What TOML and JSON write alike: texts, numbers, booleans and lists of texts.
+    # Types that TOML and JSON write alike: strings, numbers, booleans, and lists of strings.
     plain: dict[str, object] = msgspec.to_builtins(loaded.config, enc_hook=str)
     return plain

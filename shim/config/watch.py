@@ -1,4 +1,4 @@
-"""A watch of files by inotify, for a server that waits until wrong settings are corrected."""
+"""Watches files with inotify, for a server that waits until invalid settings are corrected."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,10 +22,13 @@ _EVENTS = (
 
 
 class FilesWatch:
-    """inotify on the directories of files and on those above them: a file may appear, vanish or be replaced."""
+    """inotify watches on files' directories and all their parents, because a file may appear, vanish or be replaced."""
 
     def __init__(self, paths: Callable[[], Iterable[Path]]) -> None:
-        """Watch what `paths` yields, at each time: files and directories. FailedPrecondition without inotify."""
+        """Watch the files and directories that `paths` returns at each check.
+
+        Raise FailedPrecondition without inotify.
+        """
         self._paths = paths
         try:
             self._inotify = INotify()
@@ -40,7 +43,7 @@ class FilesWatch:
         self._inotify.close()
 
     def wait_changed(self, seconds: float | None) -> bool:
-        """Wait until a file has changed since the last change that was returned; False after `seconds` without one."""
+        """Wait until a file differs from the last check; return False after `seconds` without a change."""
         milliseconds = None if seconds is None else int(seconds * 1000)
         self._inotify.read(timeout=milliseconds, read_delay=0)
         now = self._look()
@@ -48,7 +51,7 @@ class FilesWatch:
         return changed
 
     def _look(self) -> dict[Path, object]:
-        """Arm the watches, and return what identifies the content of each file: in this order, so none is missed."""
+        """Arm the watches, then return the identity of each file's content: in this order no change is missed."""
         paths = list(self._paths())
         for directory in {above for path in paths for place in (path, path.resolve()) for above in place.parents}:
             self._add(directory)
@@ -57,7 +60,7 @@ class FilesWatch:
         return {path: _identity(path) for path in paths}
 
     def _add(self, path: Path) -> None:
-        with suppress(OSError):  # not there, or no directory: then the one above is what has an event
+        with suppress(OSError):  # missing or not a directory: its parent reports changes
             self._inotify.add_watch(path, _EVENTS | flags.ONLYDIR)
 
 

@@ -1,1 +1,1 @@
-"""Credentials for pulls without any, from the places where the kubelet finds them."""
+"""Credentials for pulls without any, from the sources that the kubelet uses."""

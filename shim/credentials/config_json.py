@@ -1,4 +1,4 @@
-"""Files in which `docker login` and the kubelet keep credentials: `config.json`, and `.dockercfg` before it."""
+"""Credentials files of `docker login` and the kubelet: `config.json`, and its predecessor `.dockercfg`."""
 
 import os
 import pwd
@@ -23,25 +23,25 @@ CONFIG_JSON = "config.json"
 DOCKERCFG = ".dockercfg"
 
 FILE_LIMIT = 1 << 20
-"""Of one file; the size of a Kubernetes secret, which such files come from, is bound to as much."""
+"""Maximum bytes of a file; the size limit of a Kubernetes secret, which such files come from, is the same."""
 
 
 _READ = "read credentials file"
 
 
 class _MalformedError(ValueError):
-    """Why a file is not understood."""
+    """A file that cannot be parsed, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsFile:
-    """The content of one file. Keys are those of `shim.credentials.matching`."""
+    """The content of a file. Keys are in the form of `shim.credentials.matching`."""
 
     path: Path
     entries: tuple[tuple[str, Credentials], ...] = ()
-    """`auths`: by key, the credentials."""
+    """`auths`: credentials by key."""
     stores: tuple[tuple[str, str], ...] = ()
-    """`credHelpers`: by key, the name of the credential helper."""
+    """`credHelpers`: names of credential helpers by key."""
     default_store: str = ""
     """`credsStore`: the credential helper for all registries; empty for none."""
 
@@ -53,7 +53,7 @@ class _ConfigJson(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """One value of `auths`, and of `.dockercfg`."""
+    """A value in `auths`, or in `.dockercfg`."""
 
     username: str = ""
     password: str = ""
@@ -68,7 +68,7 @@ class _Entry(msgspec.Struct):
 def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: Path = Path("/")) -> tuple[Path, ...]:
     """Return the search path of the kubelet (`pkg/credentialprovider/config.go`).
 
-    Every `config.json` comes before every `.dockercfg`; only the latter is in a home directory itself.
+    Every `config.json` comes before every `.dockercfg`; in a home directory only `.dockercfg` is at the top level.
     """
     homes = [home] if home is not None else []
     modern = [kubelet_root, working, *(place / ".docker" for place in homes), root / ".docker"]
@@ -77,7 +77,7 @@ def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: 
 
 
 def home_directory(environ: Mapping[str, str]) -> Path | None:
-    """Return `$HOME`, or the home of this user: services of systemd have no `$HOME`, `docker login` as root has one."""
+    """Return `$HOME`, or this user's home: services of systemd have no `$HOME`."""
     if named := environ.get("HOME"):
         return Path(named)
     try:
@@ -87,10 +87,10 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_first(paths: Sequence[Path], *, call: HostCall = call_here) -> CredentialsFile | None:
-    """Read the first existing, well-formed file, as the kubelet does; a bad one is logged and skipped.
+    """Read the first existing, well-formed file, like the kubelet; log and skip a malformed file.
 
-    So is one for which `call` raises DeadlineExceeded or ResourceExhausted: it lies on a volume that does not answer.
-    What else it raises is passed on.
+    If `call` raises DeadlineExceeded or ResourceExhausted, the file is on a volume that hangs, and is skipped too.
+    Other exceptions of `call` are passed on.
     """
     for path in _present(paths, call=call):
         try:
@@ -106,9 +106,9 @@ def read_first(paths: Sequence[Path], *, call: HostCall = call_here) -> Credenti
 
 
 def _present(paths: Sequence[Path], *, call: HostCall) -> Sequence[Path]:
-    """Return the paths without those at which nothing is, by one question for all: mostly nothing is at any.
+    """Return the paths that exist, with a single call: mostly none of them does.
 
-    All of them where that is not answered: they are then read one by one, which shows where the read hangs.
+    Return all paths if that call is not answered: reading them one after the other shows where the read hangs.
     """
     names = [str(path) for path in paths]
     try:
@@ -122,7 +122,7 @@ def _read(path: Path, *, call: HostCall) -> CredentialsFile:
     content = read_parts(path, most=FILE_LIMIT, call=partial(call, path=str(path), what=_READ))
     try:
         return _config_json(path, content) if path.name == CONFIG_JSON else _dockercfg(path, content)
-    except msgspec.DecodeError as failure:  # names the place, shows no value
+    except msgspec.DecodeError as failure:  # names the position, but no value
         raise _MalformedError(str(failure)) from failure
     except UnicodeDecodeError:
         raise _MalformedError("not UTF-8") from None
@@ -150,10 +150,10 @@ def _entries(path: Path, table: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, C
         key = key_from_location(location)
         try:
             credentials = _credentials(msgspec.json.decode(raw, type=_Entry | None) or _Entry())
-        except (ValueError, RecursionError) as failure:  # msgspec's errors are such, too
+        except (ValueError, RecursionError) as failure:  # includes msgspec's errors
             log.warning("skipped entry of credentials file", file=path, entry=key, error=failure)
             continue
-        # Docker writes an empty entry when a credential helper has the secret.
+        # Docker writes an empty entry if a credential helper stores the secret.
         if credentials.is_given:
             found.append((key, credentials))
     return tuple(found)

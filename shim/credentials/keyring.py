@@ -1,4 +1,4 @@
-"""The node's credentials, used when a pull has none: the kubelet's files first, then its credential providers."""
+"""The node's credentials for pulls without any: the kubelet's files first, then its credential providers."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from shim.domain.references import Reference
 from shim.hostfs.client import HostCall, call_here
 
 KEPT_SECONDS = 300.0
-"""How long a file is cached, and that there is none: the kubelet's five minutes."""
+"""Seconds for which a file, or its absence, is cached: the kubelet's five minutes."""
 
 
 class Keyring:
@@ -35,9 +35,9 @@ class Keyring:
         clock: Callable[[], float] = time.monotonic,
         call: HostCall = call_here,
     ) -> None:
-        """Read nothing yet. Of the files in `paths` the first valid one counts; `providers` are in their order.
+        """Read nothing yet. The first valid file of `paths` counts; `providers` are tried in order.
 
-        `call` is how files are read, which may hang.
+        Files are read through `call`, because reads may hang.
         """
         self._paths = paths
         self._call = call
@@ -47,12 +47,12 @@ class Keyring:
         self._file: CredentialsFile | None = None
         self._expires = -math.inf
         self._came_at = -math.inf
-        """When the file was there for the first time."""
+        """When the file first existed."""
 
     def find(self, image: Reference) -> Iterator[Found]:
         """Yield all credentials that may match `image`, in the order to try them, without duplicates.
 
-        Programs run only when the iterator reaches them: a slow helper or plugin does not delay pulls that do not
+        Programs run only when the iterator reaches them, so a slow helper or plugin does not delay pulls that do not
         need it.
         """
         seen: set[Credentials] = set()
@@ -62,9 +62,9 @@ class Keyring:
                 yield found
 
     def find_late(self, image: Reference, *, since: float) -> Iterator[Found]:
-        """Yield the credentials of a file that has come since that time by `now`, perhaps for another pull.
+        """Yield credentials of a file that appeared after `since` (a time of `now`), perhaps during another pull.
 
-        For a pull that the registry has refused, so that the first login takes effect at once.
+        Used after the registry has refused a pull, so that a first login takes effect at once.
         """
         if self._file is None:
             self._expires = -math.inf
@@ -73,7 +73,7 @@ class Keyring:
             yield from self._find_in_file(image)
 
     def now(self) -> float:
-        """Return the time for `find_late`."""
+        """Return the current time, for `find_late`."""
         return self._clock()
 
     def _find_in_file(self, image: Reference) -> Iterator[Found]:
@@ -84,7 +84,7 @@ class Keyring:
             yield from self._find_in_store(name, image)
         for key, credentials in fitting(file.entries, image.name):
             yield Found(f"{file.path} for {key}", credentials)
-        # Docker uses only this helper, the kubelet only the entries: of both, those that need no program come first.
+        # Docker uses only this helper, the kubelet only the entries. Credentials that need no program come first.
         if file.default_store:
             yield from self._find_in_store(file.default_store, image)
 
@@ -94,7 +94,7 @@ class Keyring:
             yield Found(f"{PREFIX}{name} for {image.domain}", credentials)
 
     def _find_in_providers(self, image: Reference) -> Iterator[Found]:
-        """Yield the merged entries of the providers; of two with the same key the earlier provider's comes first."""
+        """Yield the merged entries of the providers; for equal keys in the order of the providers."""
         answers = gather([partial(provider.find, image.name) for provider in self._providers])
         merged = [
             (key, Found(f"credential provider {provider.name} for {key}", credentials))
@@ -105,7 +105,7 @@ class Keyring:
             yield found
 
     def _current_file(self) -> CredentialsFile | None:
-        # Two threads may both read it, with the same result.
+        # Two threads may read it concurrently, with the same result.
         now = self._clock()
         if now >= self._expires:
             before = self._file
@@ -117,9 +117,9 @@ class Keyring:
 
 
 def keyring_of_node(config: Config, *, environ: Mapping[str, str], call: HostCall = call_here) -> Keyring:
-    """Create the keyring of the settings, which reads files by `call`.
+    """Create the keyring of the settings, which reads files through `call`.
 
-    Raise InvalidArgument and FailedPrecondition as `read_providers`, DeadlineExceeded where a path of theirs hangs.
+    Raise InvalidArgument and FailedPrecondition like `read_providers`, DeadlineExceeded if a path of theirs hangs.
     """
     paths = search_paths(kubelet_root=config.kubelet_root_dir, working=Path.cwd(), home=home_directory(environ))
     return Keyring(paths=paths, providers=_providers(config, call), call=call)
@@ -129,10 +129,10 @@ def _providers(config: Config, call: HostCall) -> list[Provider]:
     file, directory = config.image_credential_provider_config, config.image_credential_provider_bin_dir
     if bool(file) != bool(directory):
         raise InvalidArgument(
-            "image_credential_provider_config and image_credential_provider_bin_dir are given both or not at all"
+            "image_credential_provider_config and image_credential_provider_bin_dir must be set together"
         )
     if not file:
         return []
-    for path in (file, directory):  # asked for where that may hang, so that the start of the server does not
+    for path in (file, directory):  # called in the helper process, so that a hang does not block the start
         call(os.path.exists, path, path=path, what="read credential providers")
     return [Provider(settings) for settings in read_providers(Path(file), bin_dir=Path(directory))]

@@ -1,7 +1,7 @@
 """Matching of keyring entries and repositories. Pure.
 
-The rules are the kubelet's (Kubernetes documentation, "Interpretation of config.json"): the port must be equal, `*`
-matches any part of one label of the host, and the path of the entry must be a prefix of the repository's.
+The rules are the kubelet's (Kubernetes documentation, "Interpretation of config.json"): the ports must be equal, `*`
+matches any part of a single label of the host, and the entry's path must be a prefix of the repository's.
 """
 
 import re
@@ -17,9 +17,9 @@ _API_VERSIONS = ("v1", "v2")
 
 
 def key_from_location(location: str) -> str:
-    """Reduce an entry's name to `host[:port][/path]`: `https://index.docker.io/v1/` is `index.docker.io`.
+    """Reduce an entry's name to `host[:port][/path]`: `https://index.docker.io/v1/` becomes `index.docker.io`.
 
-    Scheme, user part and the version of the registry API at the beginning of the path are not part of the match.
+    Scheme, user, and a leading registry API version in the path are not part of the match.
     """
     _, scheme, rest = location.partition("://")
     host, _, path = re.split("[?#]", rest if scheme else location, maxsplit=1)[0].partition("/")
@@ -42,8 +42,8 @@ def matches(key: str, repository: str) -> bool:
 def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str, T]]:
     """Return the entries (key, value) that match a repository, in the order to try them.
 
-    The order is the kubelet's, reverse by key: a longer path before a shorter one, a host before a `*`. Entries of one
-    key keep their order.
+    The order is the kubelet's, reverse by key: a longer path before a shorter path, a host before a `*`. Entries with
+    equal keys keep their order.
     """
     ordered = sorted(entries, key=lambda entry: entry[0], reverse=True)
     found = [entry for entry in ordered if matches(entry[0], repository)]
@@ -54,13 +54,13 @@ def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str
 
 def _split_port(host: str) -> tuple[str, str]:
     name, colon, port = host.rpartition(":")
-    # The colons of a bare IPv6 address are inside its brackets.
+    # The colons of an IPv6 address are inside its brackets.
     return (name, port) if colon and not port.endswith("]") else (host, "")
 
 
 @lru_cache(maxsize=1024)
 def _host_pattern(host: str) -> re.Pattern[str]:
-    # Atomic groups: of a part between two wildcards the first match is as good as a later one, so no other is tried.
+    # Atomic groups: the first match of a part between two wildcards is as good as a later match, so no other is tried.
     first, *others = map(re.escape, host.split("*"))
     if not others:
         return re.compile(first)

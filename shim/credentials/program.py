@@ -1,7 +1,7 @@
-"""Runs programs that print credentials. Their output is never quoted: it may be a secret.
+"""Runs programs that print credentials. Their output is never quoted, because it may contain secrets.
 
-That includes standard error. A trace of a shell or of an HTTP client shows tokens there that were not passed to the
-program, so they cannot be recognised and redacted.
+That includes standard error: a trace of a shell or an HTTP client shows tokens that the server does not know, so it
+cannot redact them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from shim.base.spawn import Outcome, run_bounded
 from shim.domain.errors import ShimError, reason_of
 
 TIMEOUT = 60.0
-"""Seconds one run may take: the kubelet's bound."""
+"""Time limit of a run in seconds, the same as the kubelet's."""
 
 _REASONS = (
     *("access denied", "accessdenied", "permission denied", "unauthorized", "forbidden", "not authorized"),
@@ -20,7 +20,7 @@ _REASONS = (
     *("name resolution", "timeout", "timed out", "deadline exceeded", "certificate", "too many requests"),
     *("no such file", "not found", "not implemented", "usage:", "unknown flag", "invalid argument", "panic"),
 )
-"""Known phrases that are searched in standard error: they help an operator, and contain no secret."""
+"""Phrases to search for in standard error: they help an operator, and contain no secret."""
 
 
 def run_helper(
@@ -32,7 +32,7 @@ def run_helper(
     timeout: float,
     what: str,
 ) -> Outcome:
-    """Run a program to its end. Raise ShimError when it cannot be started, hangs or prints too much."""
+    """Run a program to its end. Raise ShimError if it cannot be started, hangs or prints too much."""
     try:
         return run_bounded(
             program, arguments=arguments, environment=environment, stdin=stdin, timeout=timeout, what=what
@@ -49,4 +49,4 @@ def failure_of(outcome: Outcome) -> str:
     reasons = [reason for reason in _REASONS if reason in said]
     if reasons:
         return f"{status}; its standard error mentions {', '.join(reasons)}"
-    return f"{status}; its standard error is not shown since it may hold secrets" if said.strip() else status
+    return f"{status}; its standard error is not shown because it may contain secrets" if said.strip() else status

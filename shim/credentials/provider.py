@@ -1,4 +1,4 @@
-"""One exec credential provider: runs its plugin for matching images, and caches responses as they specify.
+"""An exec credential provider: runs its plugin for matching images, and caches responses as they specify.
 
 The protocol is the kubelet's `credentialprovider.kubelet.k8s.io`: a CredentialProviderRequest on standard input, a
 CredentialProviderResponse on standard output, both JSON.
@@ -25,7 +25,7 @@ from shim.domain.errors import ShimError
 log = structlog.get_logger(__name__)
 
 Entries = tuple[tuple[str, Credentials], ...]
-"""Credentials by key of `shim.credentials.matching`."""
+"""Credentials by key (`shim.credentials.matching`)."""
 
 _CACHE_KEYS: dict[str, Callable[[str], str]] = {
     "Image": lambda repository: f"image {repository}",
@@ -35,10 +35,10 @@ _CACHE_KEYS: dict[str, Callable[[str], str]] = {
 """The cache key of a response, by its cacheKeyType."""
 
 MAX_KEPT = 1024
-"""Cached responses of one plugin; the oldest is evicted. Pods choose the repositories it is asked about."""
+"""Maximum cached responses of a plugin; the oldest is evicted. Pods choose the repositories in the requests."""
 
 _FIRST = "first"
-"""The key of runs before the cacheKeyType of this plugin is known."""
+"""Shared key of runs until the plugin's cacheKeyType is known."""
 
 
 class _Auth(msgspec.Struct):
@@ -59,14 +59,14 @@ class _Response(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """The result of one run of the plugin."""
+    """The result of a run of the plugin."""
 
     repository: str
-    """The one of its request."""
+    """The repository in its request."""
     key_type: str = ""
     entries: Entries = ()
     seconds: float = 0.0
-    """How long the response is cached."""
+    """How long to cache the response."""
     failure: ShimError | None = None
 
     def covers(self, repository: str) -> bool:
@@ -77,12 +77,12 @@ class _Run:
 
 
 class Provider:
-    """One plugin and its cached responses. Thread-safe."""
+    """A plugin and its cached responses. Thread-safe."""
 
     def __init__(
         self, settings: ProviderSettings, *, timeout: float = TIMEOUT, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Run nothing yet. `timeout` bounds one run, in seconds."""
+        """Run nothing yet. `timeout` bounds a run, in seconds."""
         self.name = settings.name
         self._settings = settings
         self._timeout = timeout
@@ -93,9 +93,9 @@ class Provider:
         self._kept: dict[str, tuple[Entries, float]] = {}
 
     def find(self, repository: str) -> Entries:
-        """Return the plugin's entries for `repository` (`host[:port]/path`), none if it does not match.
+        """Return the plugin's entries for `repository` (`host[:port]/path`), none if its patterns do not match.
 
-        A plugin that fails, hangs or prints something else is logged, and has no entries.
+        A plugin that fails, hangs or prints something else is logged and has no entries.
         """
         settings = self._settings
         if settings.needs_service_account or not any(matches(key, repository) for key in settings.match_images):
@@ -111,8 +111,8 @@ class Provider:
     def _wait_run(self, repository: str) -> _Run:
         """Run the plugin, or wait for a concurrent run whose response applies.
 
-        The cache key of a response is predicted from the one before. That of the very first is known only afterwards:
-        all callers wait for it, and those it does not apply to run the plugin again.
+        The cache key of a response is predicted from the previous response. For the very first, all callers wait for a
+        single run, and callers to whom its response does not apply run the plugin again.
         """
         what = self._what(repository)
         shared = _CACHE_KEYS[self._key_type](repository) if self._key_type else _FIRST
@@ -122,7 +122,7 @@ class Provider:
         return self._single_flight.do(repository, lambda: self._run(repository), what=what)
 
     def _run(self, repository: str) -> _Run:
-        kept = self._kept_for(repository)  # by a run that ended just before this one began
+        kept = self._kept_for(repository)  # by a run that ended just before this run began
         if kept is not None:
             return _Run(repository=repository, key_type="Image", entries=kept)
         try:
@@ -149,7 +149,7 @@ class Provider:
         return self._read(outcome.stdout, repository=repository)
 
     def _read(self, printed: bytes, *, repository: str) -> _Run:
-        """Decode and check a response. Errors show only the names of its fields."""
+        """Decode and check a response. Errors show only names of fields."""
         what = self._what(repository)
         try:
             response = msgspec.json.decode(printed, type=_Response)
@@ -180,7 +180,7 @@ class Provider:
             seconds = seconds_from(response.cache_duration.removeprefix("-"))
         except ValueError:
             raise ShimError(f"{what}: its response is malformed: cacheDuration is not a duration") from None
-        # A plugin may report the remaining time less a margin: an expired response is used, but not cached.
+        # A plugin may report the remaining time less a margin: an expired response is used but not cached.
         return -seconds if response.cache_duration.startswith("-") else seconds
 
     def _keep(self, run: _Run) -> None:

@@ -1,7 +1,7 @@
-"""The kubelet's file of exec credential providers, CredentialProviderConfig, read and checked at the start.
+"""The kubelet's CredentialProviderConfig, its file of exec credential providers, read and validated at the start.
 
-Rules and names are those of `kubelet.config.k8s.io` v1alpha1, v1beta1 and v1; an unknown field is an error, as in the
-kubelet, since a misspelt one would change which images get which credentials.
+Rules and names follow `kubelet.config.k8s.io` v1alpha1, v1beta1 and v1. An unknown field is an error, like in the
+kubelet, because a misspelt field would change which images get which credentials.
 """
 
 import os
@@ -25,9 +25,9 @@ _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
 FILE_LIMIT = 256 << 10
-"""Bytes of one file. Parsing so much YAML takes some seconds."""
+"""Maximum bytes of a file. Parsing YAML of this size takes some seconds."""
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
-"""Suffixes of the files that are read in a directory, as by the kubelet."""
+"""Suffixes of the files that are read in a directory, the same as the kubelet's."""
 
 _TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -35,21 +35,21 @@ _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSettings:
-    """One entry of `providers`."""
+    """An entry of `providers`."""
 
     name: str
     binary: Path
     match_images: tuple[str, ...]
     """`host[:port][/path]` with `*` in labels of the host: the plugin runs for matching images only."""
     api_version: str
-    """`credentialprovider.kubelet.k8s.io/v1` or older, of the request and the response."""
+    """Version of request and response: `credentialprovider.kubelet.k8s.io/v1` or older."""
     default_cache_seconds: float
-    """How long a response without a duration of its own is cached."""
+    """How long to cache a response that specifies no duration."""
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
-    """Added to the server's own; may hold secrets."""
+    """Added to the server's environment; may contain secrets."""
     needs_service_account: bool = False
-    """It needs the token of a pod, which only the kubelet has; it cannot answer for pulls of the node."""
+    """Whether it needs a pod's token, which only the kubelet has; then it cannot serve pulls of the node."""
 
 
 class _Variable(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,10 +85,10 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 def read_providers(config: Path, *, bin_dir: Path) -> tuple[ProviderSettings, ...]:
-    """Read the file, or all in a directory by name, and find every plugin in `bin_dir`.
+    """Read the file, or all files of a directory in name order, and find every plugin in `bin_dir`.
 
-    InvalidArgument names file, provider and field. Raise FailedPrecondition for a file that is missing or unreadable:
-    the setup of the node may create it a moment later.
+    Raise InvalidArgument with file, provider and field. Raise FailedPrecondition for a file that is missing or
+    unreadable: the setup of the node may create it a moment later.
     """
     if not (os.access(bin_dir, os.X_OK) and bin_dir.is_dir()):
         raise FailedPrecondition(f"image_credential_provider_bin_dir {bin_dir} is not a directory")
@@ -130,12 +130,12 @@ def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""ValueError: not UTF-8, or `!!int` before what is none. The library does not check what `!!bool` and `!!timestamp` are
-put before, nor whether there is anything: LookupError, AttributeError."""
+"""ValueError: not UTF-8, or `!!int` before a value that is not an integer. The library does not check the values after
+`!!bool` and `!!timestamp`, nor whether there is a value: LookupError, AttributeError."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads YAML as the kubelet does, where a date and `1:30` are strings."""
+    """Loads YAML like the kubelet, for which a date and `1:30` are strings."""
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
         """Return the tag of a node."""
@@ -149,18 +149,18 @@ def _parse(path: Path, *, where: str) -> object:
     except OSError as failure:
         raise _unreadable_error(where, failure) from failure
     except _NOT_YAML as failure:
-        # The error text quotes the malformed line, which may hold a secret.
+        # The error text quotes the malformed line, which may contain a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""
         raise InvalidArgument(f"{where}: is not YAML{place}") from None
 
 
 def _decode(text: str) -> object:
-    """Parse JSON or YAML. YAML is no superset of JSON here: it forbids tabs."""
+    """Parse JSON or YAML. YAML is not a superset of JSON here: it forbids tabs."""
     if text.lstrip().startswith("{"):
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(text)
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - made of the safe one
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of SafeLoader
 
 
 def _unreadable_error(where: str, failure: OSError) -> FailedPrecondition:
@@ -188,7 +188,7 @@ def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSett
 
 
 def _check_name(name: str, *, where: str) -> None:
-    # It becomes the last part of a path.
+    # The name becomes the last part of a path.
     if not name or name in {".", ".."} or any(sign in name for sign in "/ \0"):
         raise InvalidArgument(f"{where}: name {name!r} is not a file name without spaces")
 
@@ -211,7 +211,7 @@ def _variables(provider: _Provider, *, where: str) -> list[_Variable]:
     variables = provider.env or []
     for variable in variables:
         if not variable.name or "=" in variable.name or "\0" in variable.name + variable.value:
-            raise InvalidArgument(f"{where}: env: {variable.name!r} is not a variable an environment can have")
+            raise InvalidArgument(f"{where}: env: {variable.name!r} is not a valid environment variable")
     return variables
 
 
@@ -224,7 +224,7 @@ def _binary(path: Path, *, where: str) -> Path:
 def _convert(raw: object, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as failure:  # names field and types, never a value
+    except msgspec.ValidationError as failure:  # names the field and types, but no value
         raise InvalidArgument(f"{where}: {failure}") from failure
 
 

@@ -1,7 +1,7 @@
-"""Credential helpers: programs `docker-credential-<name>`, named by `credsStore` and `credHelpers`.
+"""Credential helpers: programs `docker-credential-<name>`, which `credsStore` and `credHelpers` name.
 
-The protocol is that of docker-credential-helpers: the verb `get` as the argument, the registry on standard input, an
-object with Username and Secret on standard output.
+The protocol is docker-credential-helpers': the argument `get`, the registry on standard input, and an object with
+Username and Secret on standard output.
 """
 
 import os
@@ -25,7 +25,7 @@ PREFIX = "docker-credential-"
 _NOT_FOUND = "credentials not found in native keychain"
 """Printed, with exit status 1, by a helper without credentials for the registry: part of the protocol."""
 _TOKEN_USER = "<token>"  # noqa: S105 - a name of the protocol
-"""The user name of a secret that is an identity token."""
+"""The user name that marks a secret as an identity token."""
 
 
 class _Answer(msgspec.Struct):
@@ -39,18 +39,18 @@ class _Answer(msgspec.Struct):
 class CredentialStores:
     """Runs credential helpers. Thread-safe; concurrent requests for the same credentials share a run.
 
-    Answers are not cached: tokens in them may live for minutes only, and Docker runs the helper each time, too.
+    Answers are not cached: tokens in them may live for only minutes, and Docker runs the helper each time, too.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
-        """Run nothing yet. `timeout` bounds one run, in seconds."""
+        """Run nothing yet. `timeout` bounds a run, in seconds."""
         self._timeout = timeout
         self._single_flight: SingleFlight[Credentials | None] = SingleFlight()
 
     def find(self, name: str, *, domain: str) -> Credentials | None:
-        """Return the credentials of the helper `name` for the registry `domain`; None when it has none.
+        """Return the credentials of the helper `name` for the registry `domain`; None if it has none.
 
-        A helper that fails, hangs or prints something else is logged, and has none.
+        A helper that fails, hangs or prints something else is logged and counts as having none.
         """
         what = f"ask {PREFIX}{name} for credentials of {domain}"
         try:
@@ -65,7 +65,7 @@ class CredentialStores:
             _program(name, what=what),
             arguments=["get"],
             environment=os.environ,
-            # `docker login` stores credentials of Docker Hub under an address, all others by host.
+            # `docker login` stores credentials of Docker Hub by URL, all others by host.
             stdin=(HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain).encode(),
             timeout=self._timeout,
             what=what,
@@ -78,7 +78,7 @@ class CredentialStores:
 
 
 def _program(name: str, *, what: str) -> Path:
-    # With a slash `which` would take it for a path, and run a program outside of PATH.
+    # With a slash `which` would treat it as a path, and run a program outside PATH.
     found = None if "/" in name else shutil.which(PREFIX + name)
     if found is None:
         raise ShimError(f"{what}: {PREFIX}{name} is not on PATH")

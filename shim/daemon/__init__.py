@@ -1,1 +1,1 @@
-"""The process: builds all parts, recovers what an earlier server left, and is watched and measured."""
+"""The server process: composition, recovery after a start, watchdog and metrics."""

@@ -1,4 +1,4 @@
-"""Keeps the rule in force by which pods get no answer from loopback addresses of the node."""
+"""Maintains the nftables rule that keeps pods from the node's loopback addresses."""
 
 import structlog
 
@@ -6,22 +6,22 @@ from shim.domain.errors import ShimError
 from shim.netns.loopback_guard import has_guard, install_guard, remove_guard
 
 CHECK_SECONDS = 2.0
-"""Until the rule is looked for again, which takes the kernel some microseconds: `nft flush ruleset` takes it away."""
+"""Seconds between two checks, which cost some microseconds each: `nft flush ruleset` removes the rule."""
 
 log = structlog.get_logger(__name__)
 
 
 class LoopbackGuard:
-    """The rule, as the server keeps it. For one thread at a time."""
+    """The rule and its state. Not thread-safe."""
 
     def __init__(self) -> None:
         self._is_installed = False
         self._problem = ""
 
     def keep(self) -> None:
-        """Have the rule there. The first time it is replaced, since that of another version may be another one.
+        """Install the rule if it is missing. The first call replaces it, because another version's rule may differ.
 
-        A failure is logged once: pods run, and their host ports work.
+        A failure is logged once and not raised: pods and host ports work without the rule.
         """
         try:
             if not self._is_installed:
@@ -38,7 +38,7 @@ class LoopbackGuard:
         self._problem = problem
 
     def remove(self) -> None:
-        """Take the rule away."""
+        """Remove the rule."""
         try:
             remove_guard()
         except ShimError as error:

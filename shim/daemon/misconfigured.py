@@ -1,4 +1,4 @@
-"""A server whose settings are wrong: it says so to its clients, and starts anew once they are corrected."""
+"""Behaviour with invalid settings: the server reports the error to its clients and restarts when the files change."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from shim.cri.refusal import WRONG_SETTINGS, refusing
 from shim.domain.errors import ShimError
 
 _WRITTEN_SECONDS = 0.3
-"""Without a change, after which files are taken to be complete: they appear empty where an editor makes them anew."""
+"""Seconds without a change after which files count as complete: some editors truncate a file before they write it."""
 
 log = structlog.get_logger(__name__)
 
@@ -27,13 +27,14 @@ def refuse_until_corrected(
     check: Callable[[], ShimError | None],
     environ: Mapping[str, str],
 ) -> NoReturn:
-    """Answer clients of the socket that systemd has passed with the error, until `files` change; then start anew.
+    """Answer clients of systemd's socket with the error until `files` change, then restart.
 
-    `check` finds what is wrong with settings, None where nothing is or only a start can tell; it is asked for the error
-    where there is none. `environ` is the environment of the start. FailedPrecondition where that cannot be done.
+    `check` returns the error in the settings; None if there is none, or if only a start can find it. It replaces a
+    missing `error`. `environ` is the environment of the start. Raise FailedPrecondition if inotify or the socket is not
+    available.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # nothing is under way
+        signal.signal(number, signal.SIG_DFL)  # no request is in flight
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     watchdog = watchdog_seconds(dict(environ))
@@ -50,6 +51,6 @@ def refuse_until_corrected(
             found = check()
         log.info("settings were changed, starting again")
         notify("STATUS=", environ)
-        # The process stays the same, so systemd's socket is still its own, and systemd counts no start. Clients see
-        # their connections end, which is UNAVAILABLE; a server that stops would tell some CANCELLED.
+        # execve keeps the process, so systemd's socket stays valid and systemd counts no restart. Clients see their
+        # connections end, which is UNAVAILABLE; a server that stops would answer some with CANCELLED.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], dict(environ))  # noqa: S606

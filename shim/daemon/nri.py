@@ -1,4 +1,4 @@
-"""NRI in the server: the node that plugins see and change, and the ends of containers that no RPC has caused."""
+"""NRI in the server: gives plugins the node's pods and containers, and reports exits that no RPC caused."""
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +22,9 @@ from shim.view.changes import DELETED, STOPPED
 from shim.view.records import Change, ContainerRecord
 
 KNOWN_SECONDS = 10.0
-"""For the pods and containers of a synchronization to be known."""
+"""Seconds to collect the pods and containers for a synchronization."""
 UPDATE_SECONDS = 60.0
-"""For the updates that a plugin asks for at a time."""
+"""Seconds for the updates in one request of a plugin."""
 _RETRY_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def serving_plugins(rt: Runtime) -> Iterator[None]:
-    """Let plugins connect, and run those that are installed, inside the block."""
+    """Accept connections of plugins, and run the installed plugins, inside the block."""
     config = rt.config
     rt.nri.start(NriNode(rt))
     with ExitStack() as serving:
@@ -45,15 +45,15 @@ def serving_plugins(rt: Runtime) -> Iterator[None]:
 
 
 class NriNode:
-    """What plugins see and change of this node."""
+    """The node as plugins see and change it."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
 
     def snapshot(self, *, first: bool) -> tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]]:
-        """Return the pods, and the containers that are created or run, of which plugins have been told.
+        """Return the pods, and the created or running containers, that plugins know of.
 
-        With the `first` plugin begin to note what they are told. Raise Unavailable while Docker is.
+        With the `first` plugin, reset the record of what plugins know. Raise Unavailable while Docker is unavailable.
         """
         rt, notified = self._rt, self._rt.nri.notified
         with deadline.bound(KNOWN_SECONDS):
@@ -79,7 +79,7 @@ class NriNode:
             )
 
     def update(self, updates: Iterable[nri.ContainerUpdate]) -> list[nri.ContainerUpdate]:
-        """Make updates, and return those that failed and may not."""
+        """Apply updates; return those that failed and whose plugin does not ignore failures."""
         failed = []
         with deadline.bound(UPDATE_SECONDS):
             for update in updates:
@@ -93,7 +93,7 @@ class NriNode:
 
 
 def tell_of_ends(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    """Tell plugins of containers that end by themselves or are removed externally, as long as there are plugins."""
+    """Report containers that exit by themselves or are removed externally, while there are plugins."""
     with deadline.entered(scope):
         while not stopping.is_set():
             try:
@@ -117,7 +117,7 @@ def _follow(rt: Runtime) -> None:
 
 
 def _tell_missed(rt: Runtime) -> None:
-    """Tell of what has ended while changes were not followed."""
+    """Report the containers that exited while no changes were followed."""
     with rt.nri.turn():
         running = rt.nri.notified.running()
     for container_id in running:

@@ -1,7 +1,7 @@
-"""The recovery after a start: what an earlier server left unfinished.
+"""Recovery after a start: finishes what an earlier server left unfinished.
 
-There is little to do here: unfinished sandboxes are listed as not ready, and so are checkpoints without a pause
-container, so that the kubelet's own Stop and Remove clean up after a crash.
+Most of it needs no code here. Unfinished sandboxes, and checkpoints without a pause container, are listed as not ready,
+so the kubelet's own Stop and Remove clean up after a crash.
 """
 
 import math
@@ -35,8 +35,8 @@ log = structlog.get_logger(__name__)
 
 
 def recover_checkpoints(rt: Runtime) -> None:
-    """Rebuild the checkpoint of every pod that has lost it, so that it goes on and its addresses can be released."""
-    # Not `sandboxes()`: the view answers RPCs only when this is done. Until then no request makes or ends a pod.
+    """Rebuild missing checkpoints of pods, so that the pods keep working and their addresses can be released."""
+    # Not `sandboxes()`: the view answers RPCs only after this step. Until then no request creates or removes a pod.
     for record in rt.view.records().values():
         if not isinstance(record, SandboxRecord) or rt.checkpoints.get(record.id) is not None:
             continue
@@ -53,16 +53,16 @@ def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:
     rt.checkpoints.put(checkpoint, rebuilt=True)
     log.info("rebuilt checkpoint of pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
     if not record.legacy and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
-        # Lost with the checkpoint; without it no further container could be created in the pod.
+        # The file was lost together with the checkpoint; without it no further container could be created in the pod.
         dns.ensure_pod_resolv_conf(rt, record.config)
         dns.label_pod_resolv_conf(rt, record)
 
 
 def restore_limits(rt: Runtime) -> None:
-    """Write the limits Docker has no field for to containers that run, since a crash may have come before that.
+    """Write the limits that Docker has no field for to running containers: the server may have crashed before it did.
 
-    One that has such limits and has not run yet is watched: Docker may be about to start it, asked to by the server
-    that crashed.
+    A container with such limits that has not started is watched, because the crashed server may have asked Docker to
+    start it.
     """
     for record in rt.view.containers():
         if record.legacy or record.state.phase == pb.CONTAINER_EXITED:
@@ -76,7 +76,7 @@ def restore_limits(rt: Runtime) -> None:
 
 
 def _restore_late_limits(rt: Runtime, container_id: str) -> bool:
-    """Write the limits of a container if it runs now; return whether that has been done, or never will be."""
+    """Write the limits of a container if it runs; return True once that is done or can never happen."""
     return apply_when_running(rt, container_id, apply=partial(_restore_limits, rt))
 
 
@@ -88,10 +88,10 @@ def _restore_limits(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def end_orphaned_plugins(rt: Runtime) -> None:
-    """End the CNI plugins that an earlier server left running; before any of this server's is run.
+    """Kill the CNI plugins that an earlier server left running, before this server runs any.
 
-    A pod is not ready until its ADD has succeeded, and not any more before its DEL begins. What works for one that is
-    ready was left running on purpose, such as the DHCP client of its address.
+    A pod is ready only after its ADD has succeeded and until its DEL begins. A ready pod's plugin processes were left
+    running on purpose, such as the DHCP client of its address.
     """
     known = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
     unfinished = {checkpoint.sandbox_id for checkpoint in known.values() if not checkpoint.ready}
@@ -104,9 +104,9 @@ def end_orphaned_plugins(rt: Runtime) -> None:
 
 
 def end_execs(rt: Runtime) -> None:
-    """Have the execs that an earlier server left in containers ended.
+    """End the execs that an earlier server left in containers.
 
-    What cannot be inspected now is inspected by a deferred check.
+    A container that cannot be inspected now is checked again later.
     """
     for record in rt.view.containers():
         if record.legacy or not record.state.may_run:
@@ -126,10 +126,10 @@ def _end_execs_late(rt: Runtime, container_id: ContainerId) -> bool:
 
 
 def remove_orphaned_files(rt: Runtime) -> None:
-    """Remove what an earlier server kept of containers that are gone, since no Remove will ever name them.
+    """Remove files that an earlier server kept for containers that are gone: no Remove will name them.
 
-    That is the limits of those that were removed externally, and each resolv.conf of a pod whose container Docker
-    had not made yet when the server crashed. Files of this server are left alone: its requests may be under way.
+    These are limits and orders of containers that were removed externally, and the resolv.conf of a pod whose container
+    Docker had not created before the crash. This server's own files stay, because its requests may be in flight.
     """
     rt.limits.keep_only({record.id for record in rt.view.containers()})
     if (directory := orders_directory(rt.facts.info())) is not None:
@@ -150,5 +150,5 @@ def remove_orphaned_files(rt: Runtime) -> None:
 
 
 def remove_leftover_containers(rt: Runtime) -> None:
-    """Remove the containers that an earlier server made for a moment and crashed before it removed them."""
+    """Remove short-lived containers that an earlier server created and did not remove before it crashed."""
     rootfs.remove_leftovers(rt)

@@ -1,4 +1,4 @@
-"""Composition and life of one server: its collaborators, signals, and notifications to systemd."""
+"""Composition and lifetime of a server: its collaborators, signals, and notifications to systemd."""
 
 import contextlib
 import dataclasses
@@ -79,29 +79,29 @@ from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 
 _RECOVER_RETRY = 1.0
-"""Seconds between two tries of a recovery step that needs Docker, while Docker is unavailable."""
+"""Seconds between two attempts of a recovery step while Docker is unavailable."""
 
 _COLLECT_RETRY = 15.0
-"""Seconds until what could not be released is tried again."""
+"""Seconds until a failed release of network resources is repeated."""
 
 _RECOVER_STOP = 1.0
-"""Seconds for a step of the recovery to end, when the server stops. The next server does it again."""
+"""Seconds for a background thread to end when the server stops. The next server repeats unfinished recovery."""
 
 _STREAMS_GRACE = 1.5
-"""Seconds for the processes of streaming sessions to be ended, when the server stops: a restart is to take 3 s."""
+"""Seconds for the processes of streaming sessions to end when the server stops: a restart should take 3 s."""
 
 _CNI_CONF_SECONDS = 2.0
-"""For the directory of CNI configurations to take the server's own at the start; it is tried again later."""
+"""Seconds to write the server's CNI configuration at the start; after that it is retried in the background."""
 
 Step = Callable[[Runtime], None]
 
 OPEN_FILES = 65536
-"""Each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and some
-programs close every number below it one by one."""
+"""Wanted limit of open files: each call to Docker and each client holds one. Not higher, because plugins inherit the
+limit, and some programs close every possible descriptor one by one."""
 
 UMASK = 0o022
-"""Whatever started the server: its helpers and CNI plugins inherit it, and pods use directories that are made for host
-paths. What others may not read has a mode of its own."""
+"""Set regardless of the caller's umask, because helpers and CNI plugins inherit it, and pods use the directories that
+are made for host paths. Private files are created with an explicit mode."""
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -110,13 +110,13 @@ log = structlog.get_logger(__name__)
 
 
 def serve(config: Config) -> bool:
-    """Serve the CRI until SIGTERM or SIGINT; a second signal kills.
+    """Serve the CRI until SIGTERM or SIGINT; a second signal kills the server.
 
-    The first one lets pod sandboxes under way be completed, and reads go on: the socket is gone only for the
-    last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
-    does. Raise ShimError when the server cannot start; return False when a pod sandbox under way did not end even then.
+    After the first signal, RunPodSandbox calls in flight may finish and reads are still answered. The socket is gone
+    only for the last moment, so a restart does not make the node not ready. Docker need not run: the node is not ready
+    until it does. Raise ShimError if the server cannot start; return False if a RunPodSandbox had to be cut off.
     """
-    # A crash of the interpreter, and the signal of systemd's watchdog, leave the stacks of all threads in the log.
+    # Write the stacks of all threads to the log on a crash of the interpreter and on the signal of systemd's watchdog.
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
     prepare_types()
@@ -140,7 +140,7 @@ def serve(config: Config) -> bool:
         _serve_cri(rt, dump=dump, interceptors=interceptors) as server,
         _serve_streams(rt, listener, dump=dump),
     ):
-        # These objects live as long as the server: exempt them from collections, for which RPCs would wait.
+        # These objects live as long as the server. Exempt them from garbage collection, which would pause RPCs.
         gc.collect()
         gc.freeze()
         _log_low_limits(os.environ)
@@ -161,12 +161,12 @@ def _raise_descriptor_limit() -> None:
 
 
 def _log_low_limits(environ: Mapping[str, str]) -> None:
-    """Log what systemd could not set: in a container it goes on without a word."""
+    """Log limits that systemd could not raise: in a container it does not report that."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < OPEN_FILES:
         log.info("limit of open files is low", limit=limit, wanted=OPEN_FILES)
     if environ.get("SYSTEMD_EXEC_PID") != str(os.getpid()):
-        return  # started by hand, without the unit that asks for a lower score
+        return  # not started by the unit, which asks for a lower score
     score = int(_OOM_SCORE_ADJ.read_bytes())
     if score >= 0:
         log.info("OOM score is not lowered", oom_score_adj=score)
@@ -174,11 +174,11 @@ def _log_low_limits(environ: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _signals(dump: StateDump) -> Iterator[threading.Event]:
-    """Handle signals inside the block, also while the server starts and stops. Yield what a stop signal sets.
+    """Handle signals inside the block, also during start and stop. Yield the event that a stop signal sets.
 
-    The interpreter writes their numbers to a socket at once, in whichever thread the kernel interrupts. A handler in
-    Python is called by the main thread only, which does not wake for it if it was just about to wait, or if another
-    thread was interrupted, and which may hold any lock.
+    The interpreter writes signal numbers to a socket at once, in whichever thread the kernel interrupts. A Python
+    handler would run in the main thread only. That thread may be just about to wait, or another thread may be
+    interrupted, so it might not wake; and it may hold any lock.
     """
     stop = threading.Event()
     reader, writer = socket.socketpair()
@@ -211,7 +211,7 @@ def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDu
 
 @contextlib.contextmanager
 def _watchdog(seconds: float | None, *, server: CriServer, view: NodeView, dump: StateDump) -> Iterator[None]:
-    """Have systemd restart a server that does not work any more inside the block, if its unit wants it."""
+    """Run the watchdog inside the block, if the unit has one."""
     if seconds is None:
         yield
         return
@@ -285,7 +285,7 @@ def _serve_cri(rt: Runtime, *, dump: StateDump, interceptors: Interceptors) -> I
 
 @contextlib.contextmanager
 def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Iterator[None]:
-    """Serve streaming sessions inside the block, and end them with it."""
+    """Serve streaming sessions inside the block, and end them at its end."""
     if listener.taken:
         log.error("streams are served at another port", address=listener.base_url, error=listener.taken)
         rt.taken_addresses[STREAMING_ADDRESS_READY] = f"{listener.taken}; streams are served at {listener.base_url}"
@@ -308,7 +308,7 @@ def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Itera
 
 @contextlib.contextmanager
 def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator[Runtime]:
-    """Create the collaborators; the view and the CNI directory are kept in sync inside the block."""
+    """Create the collaborators; keep the view and the CNI configuration current inside the block."""
     with contextlib.ExitStack() as ending:
         engine = _engine(config, dump=dump)
         ending.callback(engine.close)
@@ -366,7 +366,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
 
 @contextlib.contextmanager
 def _sync_view(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
-    """Keep the view in sync with Docker inside the block; before the first sync the pods are recovered."""
+    """Keep the view in sync with Docker inside the block; recover pods before the first sync."""
     watcher = Watcher(rt.engine, rt.view, on_connect=rt.facts.refresh, before_first_sync=partial(_recover_pods, rt))
     watcher.start()
     _add_state(dump, rt, watcher)
@@ -377,7 +377,7 @@ def _sync_view(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
 
 
 def _add_state(dump: StateDump, rt: Runtime, watcher: Watcher) -> None:
-    """Have the parts that RPCs wait for described in a dump."""
+    """Register the parts that RPCs may wait for as sources of state dumps."""
     dump.add("locks", rt.locks.rows)
     dump.add("pulls", lambda: [rt.puller.pulls.row()])
     dump.add("view", lambda: [dataclasses.asdict(rt.view.stats())])
@@ -392,7 +392,7 @@ def _log_state(rt: Runtime) -> dict[str, object]:
 
 
 def _prepare_cni_conf(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> bool:
-    """Write the server's own CNI configuration, if it has one; return False when its directory does not answer."""
+    """Write the server's own CNI configuration, if set; return False if its directory does not answer."""
     try:
         with deadline.bound(_CNI_CONF_SECONDS):
             prepare_cni_conf(config, ranges=pod_cidr.ranges, call=host_fs.call)
@@ -410,7 +410,7 @@ def _prepare_cni_conf_late(rt: Runtime) -> bool:
 
 @contextlib.contextmanager
 def _cni(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> Iterator[Cni]:
-    """Create what runs CNI plugins; its directory is watched inside the block."""
+    """Create the runner of CNI plugins; watch the configuration directory inside the block."""
     find = find_plugins_via(host_fs)
     networks = network_source(config, find=find, host_fs=host_fs)
     networks.start()
@@ -432,13 +432,13 @@ def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
     if not rt.config.metrics_bind_addr:
         yield
         return
-    # Imported on demand: it takes two MiB, which most nodes do not need.
+    # Imported on demand: it takes 2 MiB that most nodes do not need.
     from shim.daemon.telemetry import telemetry  # noqa: PLC0415
 
     with contextlib.ExitStack() as ending:
         try:
             ending.enter_context(telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs, leaks=leaks))
-        except FailedPrecondition as error:  # pods do not need them
+        except FailedPrecondition as error:  # pods work without metrics
             log.error("metrics are not served", error=error)
             rt.taken_addresses[METRICS_READY] = str(error)
         yield
@@ -446,24 +446,24 @@ def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _serve_nri(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
-    """Let NRI plugins see and change containers inside the block, if that is on."""
+    """Let NRI plugins see and change containers inside the block, if NRI is on."""
     if not rt.config.nri:
         yield
         return
     dump.add("NRI plugins", rt.nri.rows)
-    with _thread_beside(rt, tell_of_ends, name="nri-ends"), serving_plugins(rt):
+    with _background(rt, tell_of_ends, name="nri-ends"), serving_plugins(rt):
         yield
 
 
 @contextlib.contextmanager
 def _guard_loopback(rt: Runtime) -> Iterator[None]:
-    """Keep pods from loopback addresses of the node inside the block, and after it as long as there are pods."""
+    """Keep pods from the node's loopback addresses inside the block, and after it while pods are left."""
     if rt.config.network_plugin == "none":
         yield
         return
     guard = LoopbackGuard()
     guard.keep()
-    with _thread_beside(rt, partial(_keep_guard, guard), name="loopback-guard"):
+    with _background(rt, partial(_keep_guard, guard), name="loopback-guard"):
         yield
     if not (rt.checkpoints.all() or rt.checkpoints.corrupt()):
         guard.remove()
@@ -477,9 +477,9 @@ def _keep_guard(guard: LoopbackGuard, _rt: Runtime, stopping: threading.Event, s
 
 @contextlib.contextmanager
 def _end_leaked_shims(rt: Runtime) -> Iterator[ShimLeaks]:
-    """End what containerd keeps of removed containers, in a thread beside the block."""
+    """Kill leaked containerd-shims in a background thread."""
     leaks = ShimLeaks(rt)
-    with _thread_beside(rt, leaks.watch, name="shim-leaks"):
+    with _background(rt, leaks.watch, name="shim-leaks"):
         yield leaks
 
 
@@ -497,25 +497,25 @@ def _stats_threads(rt: Runtime) -> Iterator[None]:
 
 
 def _recover_pods(rt: Runtime) -> None:
-    """Recover what pods depend on, after Docker has listed them, and before any RPC is answered about them."""
+    """Recover what pods depend on, after Docker has listed them and before any RPC about them is answered."""
     for step in (end_orphaned_plugins, recover_checkpoints):
         _run_step(rt, step)
 
 
 @contextlib.contextmanager
 def _recover(rt: Runtime) -> Iterator[None]:
-    """Recover, in a thread beside the block, what else an earlier server left."""
-    with _thread_beside(rt, _recover_rest, name="recover"):
+    """Run the other recovery steps in a background thread."""
+    with _background(rt, _recover_rest, name="recover"):
         yield
 
 
 @contextlib.contextmanager
 def _collect_garbage(rt: Runtime) -> Iterator[None]:
-    """Clean up networks without a pod in a thread beside the block: at once, and then at an interval."""
+    """Clean up networks without a pod in a background thread: at once, and then periodically."""
     if not rt.config.cni_gc_interval:
         yield
         return
-    with _thread_beside(rt, _collect_networks, name="cni-gc"):
+    with _background(rt, _collect_networks, name="cni-gc"):
         yield
 
 
@@ -527,7 +527,7 @@ def _collect_networks(rt: Runtime, stopping: threading.Event, scope: deadline.Sc
 
 
 def _collect(rt: Runtime) -> float:
-    """Clean up once, and return the seconds until the next time."""
+    """Clean up once; return the seconds until the next run."""
     released: list[bool] = []
 
     def collect(rt: Runtime) -> None:
@@ -539,10 +539,10 @@ def _collect(rt: Runtime) -> float:
 
 
 @contextlib.contextmanager
-def _thread_beside(
+def _background(
     rt: Runtime, work: Callable[[Runtime, threading.Event, deadline.Scope], None], *, name: str
 ) -> Iterator[None]:
-    """Run `work` in a thread of its own; when the block ends, it is cancelled."""
+    """Run `work` in a background thread; cancel it when the block ends."""
     stopping, scope = threading.Event(), deadline.Scope()
     thread = threading.Thread(target=work, args=(rt, stopping, scope), name=name, daemon=True)
     thread.start()
@@ -555,7 +555,7 @@ def _thread_beside(
 
 
 def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    """Run each step, again while Docker is unavailable."""
+    """Run each step; repeat a step while Docker is unavailable."""
     with deadline.entered(scope):
         for step in (restore_limits, end_execs, remove_orphaned_files, remove_leftover_containers):
             while not _run_step(rt, step):
@@ -564,13 +564,13 @@ def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope)
 
 
 def _run_step(rt: Runtime, step: Step) -> bool:
-    """Run one step; return False when it needs Docker, which is unavailable."""
+    """Run a step; return False if Docker is unavailable."""
     try:
         step(rt)
     except (Unavailable, Cancelled, DeadlineExceeded) as error:
         log.debug("recovery postponed: Docker is unavailable", error=error)
         return False
     except Exception:
-        # It concerns single pods; the others are to be served all the same.
+        # The failure concerns single pods; serve the others all the same.
         log.exception("recovery step failed", step=step.__name__)
     return True

@@ -1,4 +1,4 @@
-"""Ends the containerd-shims that were left of containers of this server, at the start and seldom after it."""
+"""Kills leaked containerd-shims of this server's containers, at the start and every ten minutes."""
 
 import threading
 from pathlib import Path
@@ -15,26 +15,26 @@ from shim.runtime import Runtime
 INTERVAL = 600.0
 """Seconds between two searches."""
 AGAIN = 5.0
-"""Seconds after which what was found is looked for again. A shim outlives its last container for a moment, and for
-longer on a node that is busy: what is not there any more was no leak."""
+"""Seconds until a found leak is verified. A containerd-shim outlives its last container for a moment, on a busy node
+for longer: if it is gone by then, it was not a leak."""
 _DOCKER_SECONDS = 30.0
 
 log = structlog.get_logger(__name__)
 
 
 class ShimLeaks:
-    """Finds what containerd keeps of removed containers, and ends what is ours. Counts may be read in any thread."""
+    """Finds containerd-shims whose containers Docker has removed, and kills ours. The counts are thread-safe."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
         self._seen: set[LeakedShim] = set()
         self._left: set[LeakedShim] = set()
         self.ended = 0
-        """How many shims were ended."""
+        """Number of shims that were killed."""
 
     @property
     def left(self) -> int:
-        """How many shims there are that may not be ended: of strangers, or with tasks of other containers, too."""
+        """Number of leaked shims that must not be killed: of other owners, or still in use by other containers."""
         return len(self._left)
 
     def watch(self, _rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
@@ -44,9 +44,9 @@ class ShimLeaks:
                 pass
 
     def search(self) -> bool:
-        """Search once, and end what was found by the last search as well. Return whether another is due soon.
+        """Search once; kill leaks that the last search found too. Return whether to search again soon.
 
-        Raise Unavailable or DeadlineExceeded where Docker does not answer.
+        Raise Unavailable or DeadlineExceeded if Docker does not answer.
         """
         with deadline.bound(_DOCKER_SECONDS):
             found = set(leaked_shims(self._containers, maker=maker_of(self._rt)))
@@ -64,7 +64,7 @@ class ShimLeaks:
         return found != twice
 
     def _try_search(self) -> bool:
-        """Search; return whether that has to be done again soon."""
+        """Search; return whether to search again soon."""
         try:
             return self.search()
         except ShimError as error:
@@ -75,13 +75,13 @@ class ShimLeaks:
         return {container.id for container in self._rt.engine.list_containers()}
 
     def _end(self, leak: LeakedShim) -> bool:
-        """Kill a shim, unless it is no leak any more. Return False if that failed.
+        """Kill a shim if it is still a leak. Return False if that failed.
 
-        containerd then ends the processes of its tasks and removes their directories.
+        containerd then kills the processes of its tasks and removes their directories.
         """
         try:
             with ProcessHandle(leak.pid) as shim:
-                # Once more, while the pid can be no other process's.
+                # Check again, now that the pid cannot be reused.
                 if leak not in leaked_shims(self._containers, maker=maker_of(self._rt)):
                     return True
                 shim.kill()
@@ -96,5 +96,5 @@ class ShimLeaks:
 
 
 def maker_of(rt: Runtime) -> Maker:
-    """Return by what the containers of this server are known to containerd."""
+    """Return how containerd's records identify the containers of this server."""
     return Maker(docker_root=Path(rt.facts.info().docker_root_dir), resolv_conf=pod.resolv_conf_directory(rt))

@@ -1,7 +1,7 @@
-"""What the server is doing right now, written to its log: on SIGUSR1, and when its watchdog finds it stuck.
+"""Writes the server's current state to its log: on SIGUSR1, and when its watchdog finds it stuck.
 
-Each part of the server that can keep others waiting is a source, which describes itself in rows of plain values. Stacks
-are written first, and every source has its own bound: a lock that is held for ever is just what a dump is to show.
+Each part of the server that can make requests wait is a source of rows with plain values. Stacks are written first, and
+each source has a time limit, because a dump must also work while a lock is held forever.
 """
 
 import sys
@@ -13,15 +13,15 @@ from types import FrameType
 import structlog
 
 SHOWN_STACKS = 64
-"""Different stacks written; those of most threads first."""
+"""Distinct stacks that are written, those with most threads first."""
 SHOWN_FRAMES = 24
-"""Of one stack, innermost first."""
+"""Frames of a stack that are written, innermost first."""
 SHOWN_NAMES = 8
-"""Of the threads that have one stack."""
+"""Names of the threads that share a stack."""
 SHOWN_ROWS = 64
-"""Of one source."""
+"""Rows of a source that are written."""
 SOURCE_SECONDS = 2.0
-"""For one source to describe itself."""
+"""Seconds for a source to return its rows."""
 
 Row = Mapping[str, object]
 Source = Callable[[], Iterable[Row]]
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class StateDump:
-    """The sources of one server. Thread-safe."""
+    """The sources of a server. Thread-safe."""
 
     def __init__(self, *, source_seconds: float = SOURCE_SECONDS) -> None:
         self._source_seconds = source_seconds
@@ -38,11 +38,11 @@ class StateDump:
         self._writing = threading.Lock()
 
     def add(self, part: str, source: Source) -> None:
-        """Write the rows of `source` as those of `part` from now on."""
+        """Register the source of `part`."""
         self._sources[part] = source
 
     def write(self, reason: str) -> None:
-        """Write the stacks of all threads, and what each source says. Never raise."""
+        """Write all stacks, and the rows of each source. Never raise."""
         with self._writing:
             log.info("dumping state", reason=reason, threads=threading.active_count())
             _write_stacks()
@@ -83,14 +83,14 @@ def _write_stacks() -> None:
     threads: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for ident, frame in sys._current_frames().items():
         threads[_frames(frame)].append(names.get(ident, f"thread {ident}"))
-    for frames, those in sorted(threads.items(), key=lambda found: -len(found[1]))[:SHOWN_STACKS]:
-        log.info("stack", threads=len(those), names=sorted(those)[:SHOWN_NAMES], frames=list(frames))
+    for frames, names_of in sorted(threads.items(), key=lambda found: -len(found[1]))[:SHOWN_STACKS]:
+        log.info("stack", threads=len(names_of), names=sorted(names_of)[:SHOWN_NAMES], frames=list(frames))
     if len(threads) > SHOWN_STACKS:
         log.info("state has more rows", part="stacks", rows=len(threads) - SHOWN_STACKS)
 
 
 def _frames(frame: FrameType | None) -> tuple[str, ...]:
-    """Return the frames of a stack as `file:line function`, innermost first."""
+    """Return a stack as `file:line function`, innermost frame first."""
     found: list[str] = []
     while frame is not None and len(found) < SHOWN_FRAMES:
         code = frame.f_code
@@ -100,5 +100,5 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _short(path: str) -> str:
-    """Return the last two parts of a path, which distinguish a file."""
+    """Return the last two parts of a path."""
     return "/".join(path.rsplit("/", 2)[-2:])

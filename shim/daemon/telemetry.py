@@ -1,4 +1,4 @@
-"""The server's own metrics over HTTP: `/metrics` for Prometheus and `/healthz`. Off unless an address is set."""
+"""The server's own metrics over HTTP: `/metrics` for Prometheus and `/healthz`. Off by default."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ from shim.streaming.slots import FULL, Refusals
 from shim.view.node_view import NodeView
 
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""Seconds: from a list out of memory to a pull."""
+"""Seconds, from a list out of memory to an image pull."""
 _NAMES = {
     Kind.RPC: ("pydockershim_rpc", "RPCs: how many, and how long they took."),
     Kind.DOCKER: ("pydockershim_docker_call", "Calls to Docker: how many, and how long they took."),
@@ -54,17 +54,18 @@ _NAMES = {
     ),
 }
 REQUEST_SECONDS = 10.0
-"""For a request to come completely, counted from the end of the one before; and for its answer to be taken."""
+"""Seconds for a complete request to arrive, counted from the end of the previous request, and for a client to read the
+answer."""
 MAX_CONNECTIONS = 32
-"""At a time; a further one takes the place of the oldest, of those first that have not sent a request."""
+"""Open connections. A further connection replaces the oldest, preferably one without a request."""
 _MOST_THREADS = 2 * MAX_CONNECTIONS
-"""Those of connections that were cut, and end, included."""
+"""Includes the threads of connections that were closed and are about to end."""
 
 log = structlog.get_logger(__name__)
 
 
 class Counts:
-    """Counts and durations of what is reported to `shim.base.meter`. Thread-safe."""
+    """Counters and histograms fed by `shim.base.meter`. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = {
@@ -76,7 +77,7 @@ class Counts:
         )
 
     def observe(self, sample: Measurement) -> None:
-        """Count one piece of work."""
+        """Record a measurement."""
         if sample.kind is Kind.REFUSED:
             self._refused.labels(*sample.labels).inc()
         else:
@@ -111,7 +112,7 @@ class ViewCollector(Collector):
 
 
 class LogCollector(Collector):
-    """Throughput and lag of the log process, which is asked at each scrape."""
+    """Throughput and lag of the log process, queried at each scrape."""
 
     def __init__(self, logs: ContainerLogs) -> None:
         self._logs = logs
@@ -136,7 +137,7 @@ class LogCollector(Collector):
 
 
 class ShimCollector(Collector):
-    """What containerd was found to keep of containers that Docker has removed."""
+    """Counts of leaked containerd-shims."""
 
     def __init__(self, leaks: ShimLeaks) -> None:
         self._leaks = leaks
@@ -152,7 +153,7 @@ class ShimCollector(Collector):
 
 
 class ServerCollector(Collector):
-    """What runs here, and in how many threads. Its memory, CPU time and open files are ProcessCollector's."""
+    """Versions and thread count. Memory, CPU time and open files come from ProcessCollector."""
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of the server itself."""
@@ -167,14 +168,14 @@ class ServerCollector(Collector):
 
 
 class _Requests(io.RawIOBase):
-    """The bytes of requests, each within a time that a client cannot extend by sending a byte now and then."""
+    """The bytes of requests, with a deadline per request that a slow client cannot extend."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._connected = connected
         self._scope = deadline.Scope(seconds=REQUEST_SECONDS)
 
     def begin(self) -> None:
-        """Wait for another request from now on."""
+        """Start the deadline of the next request."""
         self._scope = deadline.Scope(seconds=REQUEST_SECONDS)
 
     def readable(self) -> bool:
@@ -189,7 +190,7 @@ class _Requests(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET; one for each connection."""
+    """Answers GET requests; one instance per connection."""
 
     protocol_version = "HTTP/1.1"
     server: "_Server"
@@ -204,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        # All of the request has come: it has no body.
+        # A GET has no body, so the request is complete.
         if not super().parse_request() or not self.server.serve_request(self.connection):
             self.close_connection = True
             return False
@@ -235,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """A server with a thread for each connection, and a limit to both: any process of the node may connect."""
+    """An HTTP server with a bounded number of connections and threads, because any process of the node may connect."""
 
     daemon_threads = True
 
@@ -251,7 +252,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # HTTPServer looks up the name of its host, and the start of the server would wait for the DNS.
+        # HTTPServer resolves its host name here, and the start would wait for the DNS.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -263,11 +264,11 @@ class _Server(ThreadingHTTPServer):
             log.error("failed to serve metrics", client=client_address, exc_info=error)
 
     def serve_request(self, connected: socket.socket) -> bool:
-        """Record that a connection has sent a request; return False when it was closed before."""
+        """Mark a connection as serving; return False if it was closed to make room."""
         return self._move(connected, self._waiting, self._serving)
 
     def await_request(self, connected: socket.socket) -> None:
-        """Record that a connection has its answer."""
+        """Mark a connection as waiting for a request."""
         self._move(connected, self._serving, self._waiting)
 
     def _move(self, connected: socket.socket, source: dict[socket.socket, None], to: dict[socket.socket, None]) -> bool:
@@ -279,11 +280,11 @@ class _Server(ThreadingHTTPServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._starting.acquire()  # never blocks for long: places and timeouts end threads
+        self._starting.acquire()  # brief: the limit on connections and the timeouts end threads
         self._make_place(request)
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread can be started
+        except RuntimeError:  # no thread could be started
             self._leave(request)
             raise
 
@@ -300,7 +301,7 @@ class _Server(ThreadingHTTPServer):
                 places = self._waiting or self._serving
                 oldest = next(iter(places))
                 del places[oldest]
-                with contextlib.suppress(OSError):  # it has ended by itself
+                with contextlib.suppress(OSError):  # the client has closed it
                     oldest.shutdown(socket.SHUT_RDWR)
             self._waiting[connected] = None
         if full:
@@ -315,9 +316,9 @@ class _Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def telemetry(address: str, *, view: NodeView, logs: ContainerLogs, leaks: ShimLeaks) -> Iterator[int]:
-    """Serve metrics at `host:port` inside the block, and count all that is done in it. Yield the port.
+    """Serve metrics at `host:port`, and count the server's work, inside the block. Yield the port.
 
-    FailedPrecondition when the address cannot be bound.
+    Raise FailedPrecondition if the address cannot be bound.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -1,7 +1,7 @@
-"""The watchdog: notifies systemd that the server works, as long as it does (`WatchdogSec=`, sd_notify(3)).
+"""The watchdog: notifies systemd while the server works (`WatchdogSec=`, sd_notify(3)).
 
-Checked is what a restart can repair: a client gets an answer to an RPC at the socket, and the lock of the node view is
-free. That Docker is sick is no reason for a restart: then the answer is an error, and comes all the same.
+It checks what a restart can repair: a client gets an answer to an RPC on the socket, and the node view's lock is free.
+A sick Docker is no reason to restart: the answer is then an error, but it arrives.
 """
 
 import threading
@@ -16,14 +16,14 @@ from shim.domain.errors import ShimError
 from shim.view.node_view import NodeView
 
 _PARTS = 4
-"""A check begins with each of so many parts of systemd's time, and has as long: so one that fails is logged, and what
-the server does then is dumped, before systemd ends it."""
+"""Checks per WatchdogSec. Each may take one such share, so that a failure is logged and the state dumped before systemd
+kills the server."""
 
 log = structlog.get_logger(__name__)
 
 
 class Watchdog:
-    """Checks the server from a thread of its own, and another one finds that a check does not end."""
+    """Checks the server in one thread; a second thread reports a check that hangs."""
 
     def __init__(
         self,
@@ -33,10 +33,12 @@ class Watchdog:
         passed: Callable[[], None],
         failed: Callable[[], None],
     ) -> None:
-        """Keep systemd from ending the server, which it does `seconds` after the last check that `passed`.
+        """Notify systemd through `passed` after each successful check.
 
-        `check` gets the seconds it may take, and raises a ShimError where the server does not work. `failed` is called
-        once for a series of failures.
+        systemd restarts the server `seconds` after the last notification.
+
+        `check` receives the seconds it may take, and raises ShimError if the server does not work. `failed` is called
+        once per series of failures.
         """
         self._interval = seconds / _PARTS
         self._check = check
@@ -45,7 +47,7 @@ class Watchdog:
         self._changed = threading.Condition()
         self._stopping = False
         self._overdue_at: float | None = None
-        """When the check under way has taken too long; None without one, or once that is reported."""
+        """When the running check is overdue; None without a check, or once that is reported."""
         self._is_failing = False
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
@@ -53,12 +55,12 @@ class Watchdog:
         ]
 
     def start(self) -> None:
-        """Check at once, and then again and again."""
+        """Start the threads, with a first check at once."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Check no more. A check that is stuck is left alone."""
+        """Stop the threads. A check that hangs is abandoned."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -79,7 +81,7 @@ class Watchdog:
             self._wait(began + self._interval)
 
     def _failure(self) -> str:
-        """Return why the check has failed; empty if it has not."""
+        """Return why the check failed; empty if it passed."""
         try:
             self._check(self._interval)
         except ShimError as error:
@@ -125,9 +127,9 @@ class Watchdog:
 
 
 def check_server(seconds: float, *, server: CriServer, view: NodeView) -> None:
-    """Check that the view can be read, and that a client at the socket gets an answer within `seconds`.
+    """Check that the view's lock is free and that a client on the socket gets an answer within `seconds`.
 
-    Raise DeadlineExceeded, or what says why no client can connect.
+    Raise DeadlineExceeded, or the reason why no client can connect.
     """
     view.stats()
     probe.check_answers(server.address, seconds=seconds)

@@ -1,1 +1,1 @@
-"""Functions on paths and processes of the host that may never return, run in a helper process."""
+"""Functions on host paths that may block forever, run in a helper process."""

@@ -1,14 +1,15 @@
-"""Calls of the helper process, bounded in time whatever the host path behind them does.
+"""Calls functions in the helper process, with a time limit even if the host path behind them hangs.
 
-A `stat` on a dead NFS or FUSE volume does not return, and the thread in it cannot be ended. Were it one of the
-server's, each repetition by the kubelet would cost a thread, and the process could not even be killed: it would keep
-its locks and sockets, and no other server could start. So such calls are made in a process of their own. It loses one
-thread for each path that hangs; callers get an error that names the path, and those that come later get it at once.
+A `stat` on a dead NFS or FUSE volume does not return, and its thread cannot be killed. If it were a thread of the
+server, each retry by the kubelet would cost another thread, and the process could not even be killed: it would keep its
+locks and sockets, so no other server could start. So such calls run in a separate process. It loses a thread per
+hanging path; callers get an error that names the path, and later callers get it at once.
 
-Strategy: a call is sent as one packet and waits for its answer. For each path at most one call is under way. A caller
-that finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has left
-stays registered until its answer comes or the helper process dies. On one volume only VOLUME_CALLS are under way, so
-that a dead one with many paths takes few threads. Callers who wait ping the process, and replace one that is stuck.
+Strategy: a call is sent as a packet and waits for its answer. Per path only a single call is in flight. A caller that
+finds another call in flight waits for it, unless that has been hanging for ANSWER_SECONDS already. A call whose caller
+has left stays registered until its answer comes or the helper process dies. Per volume only VOLUME_CALLS are in flight,
+so that a dead volume with many paths takes few threads. Waiting callers ping the process, and replace it if it is
+stuck.
 """
 
 import itertools
@@ -31,33 +32,34 @@ from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 from shim.hostfs.volumes import ROOT, Volumes
 
 ANSWER_SECONDS = 10.0
-"""After which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
+"""Seconds after which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
 MAX_CALLS = 256
-"""Calls under way, each a thread of the helper process; nearly all of them hang when there are so many."""
+"""Maximum calls in flight, each a thread of the helper process; if it is reached, nearly all of them hang."""
 VOLUME_CALLS = 8
-"""Calls under way on one volume other than the root file system, where links may lead anywhere. Further ones wait."""
+"""Maximum calls in flight per volume; further calls wait. The root file system is exempt, since links there may lead
+anywhere."""
 _TRIES = 2
-"""For a call whose process died under it."""
+"""Attempts of a call if the helper process dies."""
 _STOP_SECONDS = 0.5
-"""For the process to end once its socket was closed, and once it was killed."""
+"""Seconds for the process to end after its socket is closed, and after it is killed."""
 
 T = TypeVar("T")
 Answer = tuple[Any, Exception | None]
-"""Result and failure."""
+"""Result and exception of a call."""
 
 log = structlog.get_logger(__name__)
 
 
 class HostCall(Protocol):
-    """Calls a function that may hang on `path`, as `HostFs.call` does in the helper process."""
+    """Calls a function that may hang on `path`, like `HostFs.call` does in the helper process."""
 
     def __call__(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
-        """Return what the function returns, or raise what it raises."""
+        """Return the function's result, or raise its exception."""
         ...
 
 
 def call_here(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:  # noqa: ARG001 - a HostCall
-    """Call a function in this process, with which it may hang: for a process that may."""
+    """Call a function in this process, which may then hang."""
     return function(*arguments)
 
 
@@ -67,17 +69,17 @@ class _ProcessLost(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A call that has not been answered."""
+    """An unanswered call."""
 
     path: str
     may_take_long: bool
-    """That it has not been answered is no sign of a dead volume."""
+    """Whether a missing answer is no sign of a dead volume."""
     volume: str = ""
-    """Its mount point, once that was needed."""
+    """Its mount point; empty until needed."""
     began: float = field(default_factory=time.monotonic)
     answer: Answer | None = None
     lost: bool = False
-    """The process that was to answer has died."""
+    """Whether the helper process died."""
 
     @property
     def seconds(self) -> float:
@@ -85,7 +87,7 @@ class _Pending:
 
 
 class HostFs:
-    """The helper process, started with the first call and again when it has died. Thread-safe."""
+    """The helper process, started on the first call and restarted if it dies. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -100,12 +102,12 @@ class HostFs:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the helper, 0 while there is none."""
+        """Return the process id of the helper, 0 if it does not run."""
         process = self._process
         return process.pid if process else 0
 
     def start(self) -> None:
-        """Start the helper process now, so that the first call need not wait for it."""
+        """Start the helper process, so that the first call need not wait for it."""
         with self._changed:
             try:
                 self._ensure_process()
@@ -113,7 +115,7 @@ class HostFs:
                 log.warning("failed to start helper process", error=error)
 
     def stop(self) -> None:
-        """End the helper process, and all calls with Unavailable. A process that hangs is left behind."""
+        """Stop the helper process; all calls raise Unavailable. A hanging process is abandoned."""
         with self._changed:
             self._stopped = True
             if self._process is not None:
@@ -126,12 +128,12 @@ class HostFs:
     def call(
         self, function: Callable[..., T], *arguments: Any, path: str, what: str, seconds: float = ANSWER_SECONDS
     ) -> T:
-        """Return what `function` returns, or raise what it raises; called in the helper process with `arguments`.
+        """Call `function(*arguments)` in the helper process; return its result, or raise its exception.
 
-        A function of a module, and arguments, that can be pickled; it may be called twice. `path` is what it may hang
-        on: DeadlineExceeded when that does not answer within `seconds`, or has not answered an earlier call so long,
-        nor have VOLUME_CALLS on other paths of its volume.
-        ResourceExhausted when too many paths hang, Unavailable when there is no helper process. `what` opens messages.
+        The function and its arguments must be picklable, and it may be called twice. `path` is the path that the call
+        may block on, and `what` begins error messages. Raise DeadlineExceeded if the call does not return within
+        `seconds`, if an earlier call on `path` has been blocked that long, or if VOLUME_CALLS calls on its volume are
+        blocked. Raise ResourceExhausted if too many paths hang, Unavailable if there is no helper process.
         """
         for _ in range(_TRIES):
             try:
@@ -145,7 +147,7 @@ class HostFs:
         raise Unavailable(f"{what}: the helper process for host paths died")
 
     def call_until_answered(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
-        """Call as `call` does, for as long as the path hangs: the wait ends with the current scope."""
+        """Like `call`, but wait as long as the path hangs: only the current scope ends the wait."""
         return self.call(function, *arguments, path=path, what=what, seconds=math.inf)
 
     def _call_once(
@@ -157,7 +159,7 @@ class HostFs:
             self._send(function, arguments, pending=pending, what=what)
             return self._wait_answer(pending, what=what, seconds=seconds)
 
-    # All of these are called with the lock held.
+    # The following methods are called with the lock held.
 
     def _wait_free(self, call: _Pending, *, what: str, seconds: float) -> None:
         while (earlier := self._paths.get(call.path) or self._holder(call)) is not None:
@@ -169,10 +171,10 @@ class HostFs:
             self._wait(earlier, what=what, seconds=seconds)
 
     def _holder(self, call: _Pending) -> _Pending | None:
-        """Return the youngest call on the volume of this one, if that has all the calls it may have, else None.
+        """Return the youngest call on this call's volume if the volume has VOLUME_CALLS in flight, else None.
 
-        Mount points change with each pod, and to read those of a full node takes a millisecond. So they are read only
-        where so many calls are under way.
+        Mount points change with each pod, and reading all of a full node takes a millisecond. So they are read only
+        when there are at least that many calls in flight.
         """
         if len(self._pending) < VOLUME_CALLS or (volume := self._volume_of(call)) == ROOT:
             return None
@@ -180,7 +182,7 @@ class HostFs:
         return held[-1] if len(held) >= VOLUME_CALLS else None
 
     def _volume_of(self, call: _Pending) -> str:
-        """Return the mount point that a call counts for: ROOT, which has no bound, for one that may take long."""
+        """Return the mount point that a call counts for: ROOT, which has no limit, for a call that may take long."""
         if not call.volume:
             call.volume = ROOT if call.may_take_long else self._volumes.of_path(call.path)
         return call.volume
@@ -193,7 +195,7 @@ class HostFs:
         return pending.answer
 
     def _wait(self, pending: _Pending, *, what: str, seconds: float) -> None:
-        """Wait until something changes; DeadlineExceeded when `pending` has hung for `seconds`."""
+        """Wait until something changes; raise DeadlineExceeded if `pending` has been in flight for `seconds`."""
         scope = deadline.current()
         scope.check(f"{what}: wait for {pending.path}")
         left = seconds - pending.seconds
@@ -205,20 +207,20 @@ class HostFs:
         self._changed.wait(scope.remaining(min(left, max(self._heartbeat.seconds_left(), 0.0), deadline.LONGEST)))
 
     def _check_alive(self) -> None:
-        """Ping the process if that is due; kill one that has not answered, for the next call to start another."""
+        """Ping the process if due; kill a process that does not answer, so that the next call starts another."""
         process = self._process
         if process is None:
             return
         if self._heartbeat.is_lost:
             log.error("killing helper process: no answer", pid=process.pid)
             process.kill()
-            # A thread of it that hangs in the kernel keeps its end of the socket open.
+            # A thread that hangs in the kernel keeps the process's end of the socket open.
             with suppress(OSError):
                 process.socket.shutdown(socket.SHUT_RDWR)
             self._wait_lost(process)
         elif self._heartbeat.is_ping_due:
             self._heartbeat.note_ping()
-            with suppress(OSError):  # one that reads nothing has no room for it, and is lost soon
+            with suppress(OSError):  # its socket is full because it is stuck, which the heartbeat notices
                 process.socket.send(PING, socket.MSG_DONTWAIT)
 
     def _send(self, function: Callable[..., T], arguments: tuple[Any, ...], *, pending: _Pending, what: str) -> None:
@@ -241,11 +243,11 @@ class HostFs:
             raise _ProcessLost from error
         except OSError as error:
             raise Unavailable(f"{what}: the helper process for host paths: {reason_of(error)}") from error
-        pending.began = time.monotonic()  # not while it waited for earlier ones
+        pending.began = time.monotonic()  # excludes the wait for earlier calls
         self._pending[number] = self._paths[pending.path] = pending
 
     def _wait_lost(self, process: ChildProcess) -> None:
-        """Wait for the reader to see that the process has died: until then there is no other one."""
+        """Wait until the reader notices that the process has died: only then can another be started."""
         give_up = time.monotonic() + _STOP_SECONDS
         while self._process is process and (left := give_up - time.monotonic()) > 0:
             self._changed.wait(left)
@@ -267,12 +269,12 @@ class HostFs:
         reader = threading.Thread(target=self._read, args=(process,), name="hostfs", daemon=True)
         try:
             reader.start()
-        except RuntimeError:  # no thread is available
+        except RuntimeError:  # no thread could be started
             process.socket.close()
             raise
         return reader
 
-    # The rest runs without it.
+    # The following methods are called without the lock.
 
     def _read(self, process: ChildProcess) -> None:
         """Deliver answers until the process ends."""
@@ -280,7 +282,7 @@ class HostFs:
             while packet := process.socket.recv(MAX_PACKET):
                 self._take(packet)
         except ConnectionResetError:
-            pass  # it ended before it had read all that was sent
+            pass  # it ended before it had read all packets
         finally:
             self._lose(process)
 
@@ -307,7 +309,7 @@ class HostFs:
             process.socket.close()
             if not self._stopped:
                 log.warning("helper process ended", pid=process.pid)
-        # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
+        # A process that hangs on a dead volume cannot be killed. It holds nothing that another server needs.
         process.reap(seconds=_STOP_SECONDS)
 
     def _notify(self) -> None:
@@ -318,6 +320,6 @@ class HostFs:
 def _answer_of(packet: bytes) -> Answer:
     try:
         return cast("Answer", content_of(packet))
-    except Exception as error:  # noqa: BLE001 - unpickling raises anything; the call fails, and no other one
+    except Exception as error:  # noqa: BLE001 - unpickling raises anything; only this call fails
         reason = f"{type(error).__name__}: {error}"
         return None, ShimError(f"the answer of the helper process for host paths cannot be read: {reason}")

@@ -1,6 +1,6 @@
-"""Files on the host that may hang on a dead volume, read by the helper process in parts that fit into its messages.
+"""Reads host files that may hang on a dead volume, in parts that fit into the helper process's messages.
 
-The helper process has this module loaded, so it imports little.
+The helper process imports this module, so it imports little.
 """
 
 import errno
@@ -12,14 +12,14 @@ from pathlib import Path
 from shim.base.atomic_files import open_regular
 
 PART = 64 << 10
-"""Bytes. Most files are smaller and take one call."""
+"""Bytes per call. Most files are smaller and take a single call."""
 
 Call = Callable[[Callable[[], bytes]], bytes]
 """Calls a function in the helper process."""
 
 
 def present(paths: Sequence[str]) -> list[str]:
-    """Return the paths without those at which nothing is. One that cannot be inspected is among them."""
+    """Return the paths that exist, including paths that cannot be inspected."""
     return [path for path in paths if not _is_missing(path)]
 
 
@@ -31,7 +31,7 @@ def read_part(path: Path, *, offset: int) -> bytes:
 
 
 def read_parts(path: Path, *, most: int, call: Call) -> bytes:
-    """Read a regular file of at most `most` bytes. Raise OSError, and what `call` raises."""
+    """Read a regular file of at most `most` bytes. Raise OSError, and exceptions of `call`."""
     content = bytearray()
     while True:
         part = call(partial(read_part, path, offset=len(content)))

@@ -1,7 +1,7 @@
-"""Devices on the host, inspected before Docker is asked: it does so only at start, and takes a FIFO for a device.
+"""Checks devices on the host before Docker does: Docker checks only at start, and accepts a FIFO as a device.
 
-A path may hang on a dead volume: `shim.spec.host_calls` has this called in the helper process. So this module
-imports little.
+A path may hang on a dead volume, so `shim.spec.host_calls` calls this in the helper process. This module imports little
+for that reason.
 """
 
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 from shim.domain.errors import FailedPrecondition, reason_of
 
 MAX_ENTRIES = 4096
-"""Of a directory of devices, with all below it: Docker walks it at every start."""
+"""Maximum entries of a directory of devices, including subdirectories: Docker walks it at every start."""
 
 
 def inspect_device(host_path: str, *, field: str) -> str:
     """Return the path of a device, or of a directory of devices, with links resolved.
 
-    FailedPrecondition names the field of a path that is neither.
+    Raise FailedPrecondition, with the name of the field, for any other path.
     """
     source = Path(os.path.realpath(host_path))
     try:

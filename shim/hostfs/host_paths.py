@@ -1,10 +1,10 @@
-"""Paths on the host that a container mounts: inspected first, made when the whole request is known good.
+"""Host paths that a container mounts: inspected first, created once the whole request is valid.
 
-A user that may write to a directory on the way can put a link in the place of another one between a check and its use.
-So what was resolved is walked by descriptors that follow no link: a path that has changed since is an error.
+A user who can write to a directory on the way can replace a directory by a link between a check and its use. So a
+resolved path is walked with descriptors that follow no link: a path that has changed since is an error.
 
-All of these may hang on a dead volume: `shim.spec.host_calls` has them called in the helper process. So this
-module imports little.
+All of this may hang on a dead volume, so `shim.spec.host_calls` calls it in the helper process. This module imports
+little for that reason.
 """
 
 import os
@@ -21,19 +21,19 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class HostSource:
-    """A host path that is to be mounted, as it was when it was inspected."""
+    """A host path to mount, as it was when inspected."""
 
     path: str
-    """With links resolved; it need not be there yet."""
+    """With links resolved; it may not exist yet."""
     mount: MountedOn | None = None
-    """Which mount it lies on, or would if made; None if that was not asked."""
+    """The mount that contains it, or would contain it; None if not requested."""
 
 
 def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
-    """Resolve symlinks on the host, of a path that is there or can become a directory.
+    """Resolve links on the host; the path exists or can become a directory.
 
-    Docker would follow a link inside its own mount namespace. FailedPrecondition for what cannot be inspected, and for
-    a link whose target is missing: a directory there would be in the way of what is meant to come, often a socket.
+    Docker would follow a link inside its own mount namespace. Raise FailedPrecondition if it cannot be inspected, or is
+    a dangling link: a directory created there would be in the way of the expected target, often a socket.
     """
     resolved = Path(os.path.realpath(path))
     try:
@@ -45,16 +45,16 @@ def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
 
 
 def nearest_existing(resolved: Path) -> Path:
-    """Return the path itself, or if it is missing the directory in which its first missing part would be made."""
+    """Return the path, or if it is missing the directory in which its first missing part would be created."""
     return next(part for part in (resolved, *resolved.parents) if part == Path("/") or not _missing(part))
 
 
 def ensure_directory(resolved: Path) -> None:
-    """Make a missing path a directory, as the kubelet's hostPath needs; Engines before 23.0 do not.
+    """Create a missing path as a directory, as the kubelet's hostPath needs; Engines before 23.0 do not.
 
-    What is made stays, also when its container is not created after all: another container may have mounted it by
-    then, and a mount keeps no directory from being removed. An empty directory does no harm. OSError names what is in
-    the way.
+    The directories stay even if the container is not created after all: another container may have mounted them by
+    then, and a mount does not keep a directory from being removed. An empty directory does no harm. Raise OSError with
+    the obstacle.
     """
     if not _missing(resolved):
         return
@@ -67,9 +67,9 @@ def ensure_directory(resolved: Path) -> None:
 
 @contextmanager
 def open_directory(resolved: Path) -> Iterator[int]:
-    """Hold a directory for the block. OSError (ENOTDIR) when a part of the path is a link, which it was not before.
+    """Hold a directory open for the block. Raise OSError (ENOTDIR) if a part of the path has become a link.
 
-    The descriptor is a place only: what is in it can be named and opened, not listed.
+    The descriptor is O_PATH: entries can be named and opened, but not listed.
     """
     place = os.open("/", _PLACE)
     try:

@@ -1,4 +1,4 @@
-"""Find the mount a path lies on, and whether mounts propagate to and from it (mount_namespaces(7))."""
+"""Finds the mount that contains a path, and its propagation (mount_namespaces(7))."""
 
 import os
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from pathlib import Path
 from shim.base.proc import mounts, value_of
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
-"""The server shares its mount namespace with dockerd, as the other host paths need too."""
+"""The server shares its mount namespace with dockerd, as other host paths require too."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountedOn:
-    """The mount a path lies on."""
+    """The mount that contains a path."""
 
     point: str
     shared: bool
-    """Mounts propagate from it and to it."""
+    """Whether mounts propagate from it and to it."""
     slave: bool
-    """Mounts propagate to it."""
+    """Whether mounts propagate to it."""
 
 
 def mount_under(path: Path) -> MountedOn:
-    """Return the mount a path is on. Raise OSError when it cannot be inspected.
+    """Return the mount that contains a path. Raise OSError if the path cannot be inspected.
 
-    By the kernel's mount id, not by the longest mount point that is a prefix: mounts can be stacked and hidden.
+    Uses the kernel's mount id, not the longest mount point that is a prefix, because mounts can be stacked and hidden.
     """
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -35,7 +35,10 @@ def mount_under(path: Path) -> MountedOn:
 
 
 def mount_from_mountinfo(mountinfo: bytes, *, identity: bytes) -> MountedOn:
-    """Find a mount by its id (proc(5)). One that is not listed lies outside of our root, and counts as private."""
+    """Find a mount by its id (proc(5)).
+
+    A mount that is not listed is outside the process's root, and counts as private.
+    """
     for mount in mounts(mountinfo):
         if mount.id == identity:
             propagation = mount.propagation

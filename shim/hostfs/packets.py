@@ -1,35 +1,34 @@
 """Packets between the server and its helper process: a number and a pickled object.
 
-Pickle, since both are one installation and the socket is theirs alone: a process that could write to it is root
-already.
-The number stands outside, so that a call which cannot be read can still be answered.
+Pickle is safe here, because the socket belongs to these two processes alone: a process that could write to it is root
+already. The number is outside the pickle, so that a call that cannot be unpickled can still be answered.
 """
 
 import pickle
 from typing import Any
 
 MAX_PACKET = 128 << 10
-"""Bytes. Paths have at most 4 KiB; the kernel takes 208 KiB in one packet by default."""
+"""Maximum bytes. Paths have at most 4 KiB; the kernel accepts packets of 208 KiB by default."""
 
 _NUMBER_BYTES = 8
 
 PING = bytes(_NUMBER_BYTES)
-"""Ping, and the answer to it. No call has the number 0."""
+"""A ping, and its answer. No call has the number 0."""
 
 
 def packed(number: int, content: object) -> bytes:
-    """Return the packet. ValueError when it is too long; and whatever pickle raises for what it cannot take."""
+    """Return a packet. Raise ValueError if it is too long, and pickle's exceptions for unpicklable content."""
     packet = number.to_bytes(_NUMBER_BYTES, "big") + pickle.dumps(content)
     if len(packet) > MAX_PACKET:
-        raise ValueError(f"{len(packet)} bytes, at most {MAX_PACKET} can be sent")
+        raise ValueError(f"{len(packet)} bytes, the limit is {MAX_PACKET}")
     return packet
 
 
 def number_of(packet: bytes) -> int:
-    """Return the number of a packet: which call it is, or answers."""
+    """Return the number of the call that a packet contains or answers."""
     return int.from_bytes(packet[:_NUMBER_BYTES], "big")
 
 
 def content_of(packet: bytes) -> Any:
-    """Return what was packed. Raise whatever pickle does, where the two processes are not one version."""
+    """Return the unpickled content. Raise pickle's exceptions, for example if the processes have different versions."""
     return pickle.loads(packet[_NUMBER_BYTES:])  # noqa: S301 - as above

@@ -1,7 +1,7 @@
-"""The file of a security profile on the host, read in parts that fit into a message of the helper process.
+"""Reads a security profile on the host, in parts that fit into the helper process's messages.
 
-The path comes from the request and may hang on a dead volume: `shim.spec.host_calls` has this called in the helper
-process. So this module imports little.
+The path comes from the request and may hang on a dead volume, so `shim.spec.host_calls` calls this in the helper
+process. This module imports little for that reason.
 """
 
 import os
@@ -12,21 +12,21 @@ from shim.base.atomic_files import open_regular
 from shim.domain.errors import FailedPrecondition, reason_of
 
 PART = 64 << 10
-"""Bytes. Most profiles are smaller and take one call."""
+"""Bytes per call. Most profiles are smaller and take a single call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of the content of a file."""
+    """A part of a file."""
 
     content: bytes
-    """Of PART bytes; fewer at the end of the file."""
+    """PART bytes; fewer at the end of the file."""
     version: tuple[int, int, int]
-    """Inode, size and time of the last change of the file."""
+    """Inode, size and modification time of the file."""
 
 
 def read_part(path: Path, *, offset: int, field: str) -> Part:
-    """Return PART bytes of a regular file from `offset`. FailedPrecondition names the field of what cannot be read."""
+    """Return PART bytes of a regular file from `offset`. Raise FailedPrecondition with the name of the field."""
     try:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())

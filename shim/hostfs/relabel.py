@@ -1,10 +1,10 @@
-"""SELinux labels of the host paths that a container mounts, and of the files that are made for it.
+"""SELinux labels of host paths that a container mounts, and of files that are created for it.
 
-The label is Docker's: it chooses one for each pod, or derives it from the container's `selinux_options`, and reports it
-in an inspect. Where SELinux is off, or the container is not confined, there is none and nothing has to be done. Docker
-would relabel by itself only for its older form of a mount, `source:target:Z`, which cannot say that a read-only mount
-is not recursively so and takes no path with a colon; and only at start. As in containerd and cri-dockerd the label is
-the pod's own, with its categories, not one that all containers may use.
+The label is Docker's: it chooses a label for each pod, or derives it from the container's `selinux_options`, and
+reports it in an inspect. Without SELinux, or for an unconfined container, there is no label and nothing to do. Docker
+itself relabels only at start and only for its older form of a mount, `source:target:Z`, which cannot express a
+non-recursive read-only mount and cannot contain a path with a colon. Like in containerd and cri-dockerd the label is
+the pod's own, with its categories, and not shared by all containers.
 """
 
 import errno
@@ -21,7 +21,7 @@ from shim.hostfs.host_paths import open_directory
 SELINUX_XATTR = "security.selinux"
 
 MAX_DEPTH = 256
-"""Directories within each other. Each is held open while what is in it is labelled."""
+"""Maximum nesting of directories, each of which is held open while its content is labelled."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -33,17 +33,17 @@ _SYSTEM = frozenset(
         *("etc/passwd", "etc/shadow", "etc/pki", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "usr/share"),
     )
 )
-"""Relabelled, these would leave the host's own services without access to them."""
+"""Relabelling these would lock out the host's own services."""
 
 
 def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR) -> None:
-    """Label a host path, with links resolved, and all below it; what has the label already is not written.
+    """Label a host path, with links resolved, and everything below it; skip files that have the label.
 
-    FailedPrecondition for a directory of the system, and where the file system refuses. One that knows no labels stays
-    as it is: to SELinux everything on it has the label it was mounted with.
+    Raise FailedPrecondition for a system directory, and if the file system refuses. A file system without labels stays
+    unchanged: to SELinux everything on it has the label of its mount.
     """
     if str(source) in _SYSTEM:
-        raise FailedPrecondition(f"{field}.selinux_relabel: {source} is the system's own and is not relabelled")
+        raise FailedPrecondition(f"{field}.selinux_relabel: {source} is a system directory and is not relabelled")
     try:
         with open_directory(source.parent) as parent:
             for path in _with_all_below(source.name, parent=parent):
@@ -53,16 +53,16 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
 
 
 def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
-    """Label one file of the server, in a directory only it may write to. A file system may support no labels."""
+    """Label a file of the server, in a directory only the server can write to. A file system may not support labels."""
     with failing_as(f"label {path} as {label}"):
         _ensure_label(str(path), label.encode(), xattr=xattr)
 
 
 def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
-    """Yield a path for what `name` is and for everything below it; the last part of none is to be followed as a link.
+    """Yield a path for `name` and everything below it; the last part of a path must not be followed as a link.
 
-    Containers may write there while it runs, so names are joined to open directories: one that is replaced by a link
-    leads nowhere else.
+    Containers may write there meanwhile, so names are joined to open directories: a directory that is replaced by a
+    link leads nowhere else.
     """
     yield _held(parent, name)
     with _open_entry(name, parent=parent) as directory:
@@ -73,7 +73,7 @@ def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
 def _below(directory: int, *, depth: int) -> Iterator[str]:
     deadline.current().check("relabel a mounted directory")
     if depth > MAX_DEPTH:
-        raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories are within each other")
+        raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} nested directories")
     for name in os.listdir(directory):
         yield _held(directory, name)
         with _open_entry(name, parent=directory) as inner:
@@ -87,7 +87,7 @@ def _held(directory: int, name: str) -> str:
 
 @contextmanager
 def _open_entry(name: str, *, parent: int) -> Iterator[int | None]:
-    """Open a directory for the block; None for anything else, which is not touched, and for what is gone."""
+    """Open a directory for the block; yield None for any other or missing entry."""
     try:
         descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
@@ -106,13 +106,13 @@ def _ensure_label(path: str, label: bytes, *, xattr: str) -> None:
         if _label_of(path, xattr=xattr) != label:
             os.setxattr(path, xattr, label, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTSUP}:  # removed in the meantime; no labels here
+        if error.errno not in {errno.ENOENT, errno.ENOTSUP}:  # removed meanwhile; labels not supported
             raise
 
 
 def _label_of(path: str, *, xattr: str) -> bytes:
     try:
-        # The kernel ends a label with a NUL where a policy is loaded.
+        # The kernel terminates a label with NUL if a policy is loaded.
         return os.getxattr(path, xattr, follow_symlinks=False).rstrip(b"\0")
     except OSError as error:
         if error.errno != errno.ENODATA:

@@ -1,4 +1,4 @@
-"""Find the volume of a host path without a system call on that path."""
+"""Finds the volume of a host path without a system call on that path."""
 
 import os
 import select
@@ -12,7 +12,7 @@ ROOT = "/"
 
 
 class Volumes:
-    """The mount points of the node, read again after each change. For one thread at a time."""
+    """The node's mount points, reread after each change. Thread-safe."""
 
     def __init__(self, mountinfo: Path = MOUNTINFO) -> None:
         self._path = mountinfo
@@ -21,9 +21,9 @@ class Volumes:
         self._lock = threading.Lock()
 
     def of_path(self, path: str) -> str:
-        """Return the mount point that an absolute path is below, by its words: a link in it is not followed.
+        """Return the mount point above an absolute path, by its text: links are not followed.
 
-        ROOT also where the mount points cannot be read.
+        Return ROOT also if the mount points cannot be read.
         """
         points = self._current()
         at = os.path.normpath(path)
@@ -61,5 +61,5 @@ class Volumes:
         content = bytearray()
         while piece := os.read(self._file, 1 << 16):
             content += piece
-        # What hangs in proc is one process, not the volume.
+        # A path that hangs in proc is stuck on a single process, not on a volume.
         return frozenset(mount.point for mount in mounts(bytes(content)) if mount.kind != b"proc")

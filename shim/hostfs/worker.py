@@ -1,7 +1,7 @@
-"""The helper process: runs what `shim.hostfs.client` sends it, each call in a thread.
+"""The helper process: runs the calls of `shim.hostfs.client`, each in a thread.
 
-A thread in a system call on a dead volume cannot be ended, not even with its process. Nothing depends on the end of
-this one: the server closes the socket and does not wait for it.
+A thread in a system call on a dead volume cannot be killed, not even with its process. Nothing waits for this process
+to end: the server closes the socket and goes on.
 """
 
 import importlib
@@ -24,13 +24,13 @@ MODULES = (
     "shim.hostfs.relabel",
     "shim.cni.executable",
 )
-"""Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
-server that has started this process, also when another version was installed since. By name, since they are above
-this package; with a call they would be imported all the same."""
+"""The modules of the functions that the server calls here. They are imported at the start, so that all of them have the
+version of the server that started this process, even if another version has been installed since. Listed by name,
+because some are in layers above this package; each call would import its module anyway."""
 
 
 _SERVER_ENDED = (BrokenPipeError, ConnectionResetError)
-"""What a socket raises whose other end was closed: with calls or answers on their way, in place of the end."""
+"""Exceptions of a socket whose peer has closed it, instead of an end of file, if calls or answers are in transit."""
 
 
 def main(descriptor: int) -> None:
@@ -44,7 +44,7 @@ def main(descriptor: int) -> None:
                 server.send(packet)
                 continue
             threading.Thread(target=_answer, args=(server, packet), daemon=True).start()
-    os._exit(0)  # without the threads that hang
+    os._exit(0)  # does not wait for hanging threads
 
 
 def _answer(server: socket.socket, packet: bytes) -> None:

@@ -1,1 +1,1 @@
-"""Images: pull, list, inspect and remove them, and how much disk they take."""
+"""Images: pull, list, inspect and remove them, and report their disk usage."""

@@ -1,4 +1,4 @@
-"""Who is known in an image: its users and groups, and who runs in it by default. Read once for each image."""
+"""An image's users and groups, and its default user. Read once per image."""
 
 from shim.domain.errors import FailedPrecondition
 from shim.domain.ids import ImageId
@@ -7,18 +7,19 @@ from shim.image.rootfs import ImageFiles, inspect_rootfs
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20
-"""Bytes of either file: some 60,000 users."""
+"""Maximum bytes of either file: some 60,000 users."""
 
 _NAME_WEIGHT = 200
-"""Bytes that a line or a member takes in memory besides its text."""
+"""Bytes of memory for a line or a group member, in addition to its text."""
 _ENTRY_WEIGHT = 4096
-"""Bytes that one image counts for besides its files."""
+"""Bytes of memory for an image, in addition to its files."""
 
 
 def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
-    """Return what is known of an image; read from Docker the first time, once for all concurrent callers.
+    """Return an image's accounts, read through Docker the first time, once for all concurrent callers.
 
-    Raise NotFound when the image is gone, FailedPrecondition when its passwd or group is no file, or is too large.
+    Raise NotFound if the image is gone, FailedPrecondition if its passwd or group is not a regular file or is too
+    large.
     """
     what = f"read the users of image {image_id}"
     return rt.accounts.get_or_load(image_id, lambda: _load(rt, image_id), what=what)
@@ -37,7 +38,7 @@ def _weight(content: bytes) -> int:
 
 
 def read_accounts(files: ImageFiles) -> tuple[Accounts, int]:
-    """Read both files. Return their content and its size in memory; raise FailedPrecondition as above."""
+    """Return the content of both files and its weight in memory. Raise FailedPrecondition like `accounts_of`."""
     passwd, group = _file(files, PASSWD), _file(files, GROUP)
     accounts = accounts_from_files(passwd=passwd, group=group)
     return accounts, _weight(passwd) + _weight(group) + _ENTRY_WEIGHT

@@ -1,4 +1,4 @@
-"""Images the shim itself needs."""
+"""Makes sure that the pause image is present."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -10,9 +10,9 @@ from shim.view.records import ImageRecord
 
 
 def ensure_image(rt: Runtime, *, reference: str) -> ImageRecord:
-    """Return the pause image `reference`, pulled when it is not on this node.
+    """Return the pause image `reference`; pull it if it is not on this node.
 
-    FailedPrecondition names the image and the ways to provide it.
+    Raise FailedPrecondition with the image's name and the ways to provide it.
     """
     present = find_image(rt, reference)
     if present is not None:

@@ -1,4 +1,4 @@
-"""Finding an image for a call that needs it."""
+"""Finds an image for a call that needs it."""
 
 from shim.domain import references
 from shim.runtime import Runtime
@@ -6,11 +6,12 @@ from shim.view.records import ImageRecord
 
 
 def find_image(rt: Runtime, name: str) -> ImageRecord | None:
-    """Return the image of this id, unique prefix of an id, tag or digest, inspected; None when it is not on this node.
+    """Return the inspected image with this id, unique id prefix, tag or digest; None if it is not on this node.
 
-    Docker is asked about an image that the view does not know: the event of an external change (`docker build`, `docker
-    load`, `docker tag`) may be on its way, or not all images have been listed. It is asked about that one alone.
-    It is asked about a tag, too, while an image that has changed is still to be inspected: a build may have moved it.
+    Docker is queried for an image that the view does not know, and only for that image: the event of an external change
+    (`docker build`, `docker load`, `docker tag`) may not have arrived, or the images are not all listed yet. Docker is
+    also queried for a known tag while the inspection of a changed image is pending, because a build may have moved the
+    tag.
     """
     known = rt.view.images.find_listed(name)
     if known is None or not known.inspected:

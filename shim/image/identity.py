@@ -1,8 +1,8 @@
-"""How an image is named to clients.
+"""How clients see the identity of an image.
 
-One identity everywhere: Docker's image id is PullImageResponse.image_ref, Image.id, Container.image_id and
-ContainerStatus.image_id. The kubelet compares these to know which images are in use and which pull brought them
-(cri-api 1.36); the only other spelling is ContainerStatus.image_ref, shown to people as `imageID` of a pod.
+Docker's image id is the identity everywhere: PullImageResponse.image_ref, Image.id, Container.image_id and
+ContainerStatus.image_id. The kubelet compares these to find the images in use and the pulls they came from (cri-api
+1.36). The only other form is ContainerStatus.image_ref, which users see as `imageID` of a pod.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
 _MAX_UID = 2**63 - 1
-"""Image.uid is an int64."""
+"""Maximum of Image.uid, an int64."""
 
 
 def image_ref_of(record: ImageRecord) -> str:
-    """Return the image as ContainerStatus.image_ref names it: its first repo digest, for a local image its id."""
+    """Return ContainerStatus.image_ref of an image: its first repo digest, or its id for a local image."""
     return record.repo_digests[0] if record.repo_digests else record.id
 
 
@@ -28,7 +28,7 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
         id=record.id,
         repo_tags=record.repo_tags,
         repo_digests=record.repo_digests,
-        # Clients refuse an image of size 0 (cri-client), and one without layers has that size in Docker.
+        # Clients refuse an image of size 0 (cri-client), which an image without layers has in Docker.
         size=max(record.size, 1),
         pinned=pinned,
     )
@@ -41,12 +41,11 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
 
 
 def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
-    """Return a predicate for images the kubelet must not collect: the pause image and `pinned_images`, by any name.
+    """Return a predicate for images that the kubelet must not collect: the pause image and `pinned_images`.
 
-    The pause image is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every
-    name.
+    The pause image is compared by id, so that it is protected under each of its names, however the setting spells it.
     """
-    # Also where not all images are known: an image that was looked up alone is the last known one of its names.
+    # `last_known` also works before all images are listed: an image that was looked up alone counts under its names.
     pause = rt.view.images.last_known(rt.config.pod_infra_container_image)
     patterns = [expression_from_wildcard(text) for text in rt.config.pinned_images]
 
@@ -64,6 +63,6 @@ def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """Yield a canonical name and its repository, both in full and as Docker shows them."""
+    """Yield a canonical name and its repository, each in full and in Docker's short form."""
     reference = references.parse(name)
     yield from (name, reference.name, reference.familiar(), reference.familiar_name)

@@ -1,7 +1,7 @@
-"""The progress of a pull, from the Engine's progress messages. Pure: no clock, no thread.
+"""The progress of a pull, computed from the Engine's progress messages. Pure: no clock, no thread.
 
-A message alone is not progress: the containerd image store repeats the state of every layer ten times a second, also
-while a registry is silent. Progress is a layer that enters another step or has more bytes than before.
+A message alone is not progress: the containerd image store repeats the state of every layer ten times a second, even
+while a registry is silent. Progress means that a layer enters a new step or has more bytes than before.
 """
 
 import re
@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 from shim.engine.answers import PullProgress
 
 _WAITING = "Waiting"
-"""Status of a layer in the queue: with graph drivers Docker downloads three layers at a time, of all pulls."""
+"""Status of a queued layer: with graph drivers Docker downloads three layers at a time, over all pulls."""
 _NOT_BEGUN = frozenset({_WAITING, "Pulling fs layer"})
-"""Steps before the first byte. A layer whose earlier pull was aborted in the queue shows the second one all along."""
+"""Steps before the first byte. A layer whose earlier pull was aborted in the queue keeps the second status."""
 _RETRIED = "Retrying"
-"""Our name for the step of a layer that had a slot, but has not received its first byte."""
+"""The server's name for the step of a layer that has left the queue but has not received its first byte."""
 _COMING = frozenset({"Downloading", "Pulling layer fs", _RETRIED})
-"""Steps of a running request to the registry. The second one is what newer Engines call Downloading."""
+"""Steps of a running request to the registry. Newer Engines use the second name for Downloading."""
 _TO_COME = _NOT_BEGUN | _COMING
-"""Steps in which the registry has to deliver."""
+"""Steps in which the registry must deliver data."""
 _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
-"""Steps of work on this machine; some send no message until they are done."""
+"""Steps of local work; some send no message until they are complete."""
 _DONE = frozenset({"Pull complete", "Already exists"})
 _STEPS = _TO_COME | _LOCAL | _DONE
 _RETRYING = re.compile(r"Retrying in (\d+) seconds?")
-"""Docker's wait before it asks the registry for a layer again, counted down second by second."""
+"""Docker's countdown, second by second, before it requests a layer again."""
 _DIGEST = "Digest: "
-"""Prefix of the digest of the manifest, or of its list, which Docker reports at the end of each pull."""
+"""Prefix of the status with the digest of the manifest or manifest list, at the end of each pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +34,27 @@ class _Layer:
     step: str
     current: int
     downloaded: int
-    """Highest number of bytes seen while downloading."""
+    """Maximum number of downloaded bytes seen."""
 
 
 def retry_seconds(message: PullProgress) -> int | None:
-    """Return the seconds until Docker asks the registry again, as it reports them; None if it is not waiting."""
+    """Return the seconds until Docker's next request to the registry, if it has announced them; else None."""
     match = _RETRYING.fullmatch(message.status)
     return int(match[1]) if match else None
 
 
 class Progress:
-    """The layers of one pull."""
+    """The layers of a pull."""
 
     def __init__(self) -> None:
         self._layers: dict[str, _Layer] = {}
         self._last_status = ""
         self.digest = ""
-        """Of the manifest; empty until Docker reports it."""
+        """Digest of the manifest; empty until Docker reports it."""
 
     def advance(self, message: PullProgress) -> bool:
-        """Process one message. Return whether it shows progress."""
-        if retry_seconds(message) is not None:  # no progress of this layer
+        """Process a message. Return whether it shows progress."""
+        if retry_seconds(message) is not None:  # not progress
             self._note_slot(message.id)
             return False
         if message.status.startswith(_DIGEST):
@@ -81,21 +81,21 @@ class Progress:
 
     @property
     def is_local(self) -> bool:
-        """Whether only local work is left: verifying or extracting layers that have arrived."""
+        """Whether only local work is left: verifying or extracting layers."""
         steps = self._current_steps
         return bool(steps & _LOCAL) and not steps & _TO_COME
 
     @property
     def is_waiting(self) -> bool:
-        """Whether Docker reports that it is queued behind other pulls.
+        """Whether Docker reports this pull as queued behind others.
 
-        It does not report that a layer has got its slot until the first bytes have arrived.
+        Docker reports the end of the wait only with the first bytes of a layer.
         """
         return _WAITING in self._current_steps and self.may_be_waiting
 
     @property
     def may_be_waiting(self) -> bool:
-        """Whether a layer has not started, and none is downloading whose stall would be the registry's."""
+        """Whether a layer has not started, and no layer is downloading whose stall would be the registry's fault."""
         steps = self._current_steps
         return bool(steps & _NOT_BEGUN) and not steps & _COMING
 
@@ -105,12 +105,12 @@ class Progress:
 
     @property
     def downloaded(self) -> int:
-        """Bytes downloaded so far."""
+        """Number of downloaded bytes."""
         return sum(layer.downloaded for layer in self._layers.values())
 
     @property
     def layers(self) -> str:
-        """Number of complete layers and of all known ones, as `2/5`."""
+        """Numbers of complete and of known layers, as `2/5`."""
         done = sum(layer.step in _DONE for layer in self._layers.values())
         return f"{done}/{len(self._layers)}"
 

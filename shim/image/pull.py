@@ -1,8 +1,8 @@
 """PullImage.
 
-A pull may take any time while it makes progress; only a stall is bounded. Concurrent pulls of one reference with the
-same credentials share one pull of the Engine, which a caller that goes away ends only when no other waits for it. A
-pull without credentials tries those the node has for the image, one after the other.
+A pull may take any time while it makes progress; only a stall is bounded. Concurrent pulls of a reference with the same
+credentials share one pull of the Engine, which ends early only when its last caller leaves. A pull without credentials
+tries each of the node's matching credentials in turn.
 """
 
 import time
@@ -29,23 +29,23 @@ from shim.view.records import ImageRecord
 log = structlog.get_logger(__name__)
 
 _UNAVAILABLE = "RegistryUnavailable"
-"""Prefix of the message by which the kubelet recognises a registry that is down (cri-api errors.go)."""
+"""Message prefix by which the kubelet recognises that the registry is down (cri-api errors.go)."""
 _WITHOUT = (None,)
-"""In a list of credentials: the place of a pull without any."""
+"""Marks the place of the pull without credentials in the order of attempts."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
-    """Pull an image and return its id; it is in the view when this returns.
+    """Pull an image and return its id; the image is then in the view.
 
-    Raise RegistryUnavailable (its message begins with that word) when the registry is down or the pull stalls,
-    RegistryDenied when it wants other credentials, NotFound when it has no such image, InvalidArgument for a malformed
-    reference.
+    Raise RegistryUnavailable (its message begins with that word) if the registry is down or the pull stalls,
+    RegistryDenied if the registry rejects the credentials, NotFound if it has no such image, InvalidArgument for a
+    malformed reference.
     """
     reference = _parse(image.image)
     canonical = references.canonical(image.image)
     given = registry_auth(auth, domain=reference.domain)
     meant_for = other_registry(auth, domain=reference.domain)
-    # Credentials that are for another registry are the caller's word, too: the keyring does not overrule it.
+    # Credentials for another registry are also an explicit choice of the caller, which the keyring does not override.
     use_keyring = auth is None or not is_given(auth)
     return rt.puller.pulls.do(
         (canonical, given, use_keyring, meant_for),
@@ -60,19 +60,19 @@ def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) 
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """One way to ask the registry."""
+    """Credentials for an attempt to pull."""
 
     auth: RegistryAuth | None
     source: str = ""
-    """Source of the credentials; empty for the caller's and for none."""
+    """Source of the credentials; empty for the caller's credentials and for none."""
     meant_for: str = ""
-    """The other registry that the caller's credentials are for, which are not used then."""
+    """The other registry that the caller's credentials are for; such credentials are not used."""
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
-    """Yield a login for each of the node's credentials for the image, or one without credentials if there are none.
+    """Yield a login for each matching credential of the node, or a login without credentials if there are none.
 
-    Those that have come since they were searched follow.
+    Credentials that were added since the search follow.
     """
     image, keyring = references.parse(canonical), rt.puller.keyring
     began = keyring.now()
@@ -93,14 +93,14 @@ def _parse(text: str) -> references.Reference:
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """A pull that has succeeded."""
+    """A successful pull."""
 
     digest: str
-    """Of the manifest; empty if Docker did not report it."""
+    """Digest of the manifest; empty if Docker did not report it."""
     source: str
-    """Source of the credentials the registry accepted."""
+    """Source of the accepted credentials."""
     ended: int
-    """When Docker reported its end, ns by the monotonic clock."""
+    """When Docker reported the end, ns by the monotonic clock."""
 
 
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
@@ -109,8 +109,8 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     known = _find_in_view(rt, reference, pulled=pulled)
     record = known or _look_up(rt, reference, digest=pulled.digest)
     if record is None:
-        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
-    # Pods with imagePullPolicy Always mostly have their image already; the line of the RPC is enough then.
+        raise NotFound(f"{_what(reference)}: it was removed right after the pull")
+    # Pods with imagePullPolicy Always mostly have their image already; the log line of the RPC is enough then.
     report = log.debug if known and not pulled.source else log.info
     seconds = round(time.monotonic() - began, 1)
     report("pulled image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
@@ -118,23 +118,23 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
 
 
 def _find_in_view(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
-    """Return the view's image of the name if it is the one of the pulled manifest; then Docker need not be asked.
+    """Return the view's image of this name if it has the pulled manifest, so that Docker need not be queried.
 
-    The name stood for it when this pull ended, even if it has been moved since.
+    The name referred to it when this pull ended, even if the name has moved since.
     """
-    # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
+    # In the containerd store the image id is the manifest digest. In the other store no image id equals a digest.
     image_id = rt.puller.manifests.get(pulled.digest) or ImageId(pulled.digest)
     return rt.view.images.confirm(reference, image_id, since=pulled.ended)
 
 
 def _look_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
-    """Ask Docker which image has arrived; return None when it has been removed.
+    """Return the pulled image from Docker; None if it has been removed.
 
-    It is searched by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
+    The lookup is by manifest digest, because the name may have moved by another pull or a `docker tag`.
     """
     by_digest = f"{references.parse(reference).name}@{digest}" if digest else reference
     names = [by_digest, reference]
-    if digest and is_containerd_store(rt.facts.info()):  # there it is the id
+    if digest and is_containerd_store(rt.facts.info()):  # there the digest is the id
         names.insert(0, digest)
     record = _first(rt.view.images.refresh_one, names)
     if record is not None and digest and by_digest in record.repo_digests:
@@ -148,10 +148,10 @@ def _first(find: Callable[[str], ImageRecord | None], names: Iterable[str]) -> I
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
-    """Pull with the first login the registry accepts, else raise the last refusal.
+    """Pull with the first login that the registry accepts, else raise the last refusal.
 
-    A TooManyRequests among them is raised instead, since that pull may succeed later. A registry that is down ends the
-    search: every further login would have to wait.
+    A TooManyRequests takes precedence over other refusals, because that pull may succeed later. An unavailable registry
+    ends the search: each further login would have to wait too.
     """
     refusals: list[ShimError] = []
     for login in logins:
@@ -165,12 +165,12 @@ def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> 
 
 
 def _try_pull(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
-    """Try to pull with one login. Return the error if the registry refuses this login, raise any other."""
+    """Try a login. Return the error if the registry rejects this login; raise any other error."""
     try:
         digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
         explained = _explain(failure, reference, login=login)
-        if isinstance(failure, TooManyRequests):  # of this account, perhaps
+        if isinstance(failure, TooManyRequests):  # perhaps only for this account
             return explained
         raise explained from explained.__cause__
     except (RegistryDenied, RegistryErrorUnknown, NotFound) as failure:
@@ -185,11 +185,11 @@ def _try_pull(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimEr
 
 
 def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:
-    """Pull and return the digest of the manifest.
+    """Pull; return the digest of the manifest.
 
-    The pull is ended when it makes no progress for the configured time, from its first moment on.
+    The pull is aborted if it makes no progress for the configured time, counted from its start.
     """
-    # A scope of its own: a stall ends the pull, not what its callers do next.
+    # A separate scope: a stall aborts the pull, but not the caller's later work.
     timeout = StallTimeout(
         rt.config.image_pull_progress_deadline,
         all_pulls=rt.puller.progress,
@@ -223,16 +223,16 @@ def _explain(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
 
 
 def _redact(failure: ShimError, reference: str, *, login: _Login) -> tuple[str, ShimError | None]:
-    """Return the text of a failure without secrets, and the failure itself unless its text has one."""
+    """Return the text of a failure without secrets, and the failure itself unless its text contained one."""
     text = without_secrets(str(failure), login.auth)
     return text.removeprefix(f"{_what(reference)}: "), failure if text == str(failure) else None
 
 
 def _login_problem(login: _Login) -> str:
     if login.meant_for:
-        return f"wants credentials, and the credentials given are for {login.meant_for}"
+        return f"requires credentials, but the given credentials are for {login.meant_for}"
     if login.auth is None:
-        return "wants credentials, and none were given or found"
+        return "requires credentials, but none were given or found"
     return f"does not accept {f'the credentials of {login.source}' if login.source else 'these credentials'}"
 
 

@@ -1,4 +1,4 @@
-"""Converts credentials of the CRI and of the node's keyring for the Engine, and removes them from messages."""
+"""Converts credentials of the CRI and of the node's keyring for the Engine; redacts them in messages."""
 
 import base64
 from urllib.parse import quote, urlsplit
@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 _DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"})
 _DEFAULT_PORTS = {"https": ":443", "http": ":80"}
 _SECRET = 4
-"""Characters of the shortest secret that is redacted; shorter ones would redact innocent words."""
+"""Minimum length of a redacted secret; shorter secrets would redact innocent words."""
 
 
 def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | None:
-    """Return the credentials of a PullImage in the form the Engine takes for `domain`, the registry of the image.
+    """Return the credentials of a PullImage as the Engine takes them for `domain`, the registry of the image.
 
-    None when there are none, or when they are for another server: then the pull continues without, as with containerd.
-    All of them are passed on; the Engine prefers tokens if the registry supports them.
+    Return None if there are none, or if they are for another server: the pull then continues without credentials, like
+    with containerd. All fields are passed on; the Engine prefers tokens if the registry supports them.
     """
     if auth is None or not is_given(auth):
         return None
@@ -43,7 +43,7 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
 
 
 def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
-    """Return the host that credentials are for if that is not `domain`; empty if they are for it, or there are none.
+    """Return the credentials' host if it is not `domain`; empty if it is, or without credentials.
 
     Raise InvalidArgument for a malformed address, without showing it: it may contain a password.
     """
@@ -54,14 +54,14 @@ def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
         scheme = urlsplit(address).scheme if "://" in address else "https"
         if _host(_netloc(address), scheme=scheme) == _host(domain, scheme=scheme):
             return ""
-        # A password in the address may contain a slash: everything before the last @ is hidden.
+        # A password in the address may contain a slash, so everything before the last @ is hidden.
         return _host(_netloc(address.rpartition("@")[2]), scheme=scheme)
     except ValueError:
         raise InvalidArgument("auth.server_address is malformed") from None
 
 
 def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
-    """Return credentials for the registry `domain` in the form the Engine takes."""
+    """Return credentials for the registry `domain` as the Engine takes them."""
     return RegistryAuth(
         username=credentials.username,
         password=credentials.password,
@@ -84,17 +84,17 @@ def without_secrets(text: str, auth: RegistryAuth | None) -> str:
 
 
 def is_given(auth: pb.AuthConfig) -> bool:
-    """Whether there is anything to log in with."""
+    """Whether there are credentials to log in with."""
     return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
 
 
 def _netloc(address: str) -> str:
-    """Return the part of an address between its scheme and its path, each of which may be missing."""
+    """Return the part of an address between scheme and path, both of which may be missing."""
     return urlsplit(address if "://" in address else f"//{address}").netloc
 
 
 def _host(netloc: str, *, scheme: str) -> str:
-    """Return host and port only, without the default port of `scheme`."""
+    """Return host and port without credentials, and without the scheme's default port."""
     host = netloc.lower().rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme, ":443"))
     return DEFAULT_DOMAIN if host in _DOCKER_HUB_HOSTS else host
 

@@ -10,24 +10,24 @@ from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 
 _NAMED_USERS = 5
-"""Containers that an error names."""
+"""Maximum number of containers that an error names."""
 
 
 def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
-    """Remove an image with all its tags and digests, named by id or any of them; an unknown one is fine.
+    """Remove an image with all its tags and digests, named by id or any of them; an unknown image is fine.
 
-    Raise FailedPrecondition while any container uses it, in whatever state and whoever made it; then it keeps all its
-    names. The view has dropped it when this returns.
+    Raise FailedPrecondition while any container uses it, in whatever state and whoever created it; the image then keeps
+    all its names. On return the view has dropped it.
     """
     image_id = _find_id(rt, image.image)
     if image_id is None:
         return
-    # By id: the names of one image may be removed side by side, and Docker answers the slower one with 409.
+    # By id: concurrent calls may remove an image by different names, and Docker answers the slower call with 409.
     with rt.locks.image(image_id), rt.view.images.names_kept(image_id):
         _check_not_mounted(rt, image_id)
         try:
             with rt.view.images.removal(image_id), suppress(NotFound):
-                # Docker takes the image away with all its names, or nothing.
+                # Docker removes the image with all its names, or nothing.
                 rt.engine.remove_image(image_id)
         except FailedPrecondition:
             _check_unused(rt, image_id)
@@ -35,9 +35,9 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 
 
 def _find_id(rt: Runtime, name: str) -> ImageId | None:
-    """Return the id of an image. Docker is asked for a name: it may have moved to another image.
+    """Return the id of an image. Docker resolves a name, because it may have moved to another image.
 
-    While another call removes the image, Docker may have taken away the name and still have the image.
+    While another call removes the image, Docker may have removed the name but not yet the image.
     """
     image_id = references.image_id(name)
     if image_id is not None:
@@ -47,18 +47,18 @@ def _find_id(rt: Runtime, name: str) -> ImageId | None:
 
 
 def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:
-    """Take away all names of an image that no container uses.
+    """Remove all names of an image that no container uses.
 
-    For an image of several names, which Docker removes by its id only with force, and for one that others were built
-    from: Docker no longer lists it then, and its children keep the layers they need. Docker checks each step, so a
-    container that has come since keeps the image.
+    Docker removes an image with several names by id only with force. It also keeps an image that other images were
+    built from: after this it is no longer listed, and its children keep the layers they need. Docker checks each step,
+    so a container created meanwhile keeps the image.
     """
     try:
         record = rt.view.images.refresh_one(image_id)
         for name in record.names if record is not None else ():
-            with suppress(NotFound):  # the last tag takes the digests of its repository with it
+            with suppress(NotFound):  # removing the last tag removes the repository's digests
                 rt.engine.remove_image(name)
-        # What has no name, and is not the parent of another image, goes by its id.
+        # An image without names that is not the parent of another image is removed by its id.
         with suppress(NotFound, FailedPrecondition):
             rt.engine.remove_image(image_id)
     finally:
@@ -66,7 +66,7 @@ def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:
 
 
 def _check_unused(rt: Runtime, image_id: ImageId) -> None:
-    """Refuse while a container uses it. Docker does not check that when one name of several is taken away."""
+    """Refuse while a container uses the image: Docker does not check that when it removes a name of several."""
     users = [
         f"{container.state} container {_name_of(container.names)} ({container.id[:12]})"
         for container in rt.engine.list_containers()
@@ -77,7 +77,7 @@ def _check_unused(rt: Runtime, image_id: ImageId) -> None:
 
 
 def _check_not_mounted(rt: Runtime, image_id: ImageId) -> None:
-    """Refuse while a container of a pod that has not ended mounts it, which Docker does not check."""
+    """Refuse while a pod's container that has not exited mounts the image, which Docker does not check."""
     users = [
         f"container {container.name} ({container.id[:12]})"
         for container in rt.view.containers()

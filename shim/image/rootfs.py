@@ -1,14 +1,14 @@
-"""Reads files of an image, in the same way on every image store and Engine version.
+"""Reads files of an image, identically on every image store and Engine version.
 
-Docker has no call that reads the files of an image, but one that reads those of a container, also of one that was never
-started. So a container is created from the image, read, and removed. It belongs to no pod: its name has another prefix,
-so the view ignores it.
+Docker has no call to read files of an image, only of a container, which need not have been started. So a container is
+created from the image, read, and removed. It belongs to no pod: its name has a different prefix, so the view ignores
+it.
 
     found = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.resolve("/usr/share"))
     passwd = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
 
-This costs a create and a remove, some tens of milliseconds: read all that is needed at once, and cache the result by
-image id, which stands for the content.
+This costs a create and a remove, some tens of milliseconds: read everything at once, and cache the result by image id,
+which identifies the content.
 """
 
 import io
@@ -31,22 +31,22 @@ from shim.runtime import Runtime
 T = TypeVar("T")
 
 CREATE_SECONDS = 120.0
-"""Bound on the create. A client that goes away does not end it, since the id to remove would be unknown."""
+"""Time limit of the create. It goes on when the client leaves, because otherwise the id to remove would be unknown."""
 READ_SECONDS = 60.0
-"""Bound on reading, once the container is created."""
+"""Time limit of reading, after the create."""
 REMOVE_SECONDS = 30.0
 
 ARCHIVE_OVERHEAD = 256 << 10
-"""Bytes of an archive of one file besides its content: headers, extended attributes, padding."""
+"""Maximum bytes of a one-file archive in addition to the content: headers, extended attributes, padding."""
 
 _MALFORMED = (ValueError, OverflowError, RecursionError, EOFError, KeyError, IndexError)
-"""What tarfile raises, besides its own errors, for headers that are malformed or nested."""
+"""Exceptions of tarfile, besides its own, for malformed or nested headers."""
 
 log = structlog.get_logger(__name__)
 
 
 class ImageFiles:
-    """The files of one image, valid during the call by `inspect_rootfs`; paths are absolute, inside of the image."""
+    """The files of an image, valid during `inspect_rootfs`; paths are absolute, inside the image."""
 
     def __init__(self, engine: Engine, *, container_id: str, image_id: ImageId) -> None:
         self._engine = engine
@@ -54,10 +54,10 @@ class ImageFiles:
         self.image_id = image_id
 
     def resolve(self, path: str) -> tuple[str, PathKind] | None:
-        """Return the path with all links resolve, and the kind of the file; None when nothing is there.
+        """Return the path with all links resolved, and the kind of the file; None if it does not exist.
 
-        Links are followed inside of the root, so it is never PathKind.LINK, and a dangling one is nothing. `..` is
-        resolve lexically, as Docker does.
+        Links are followed inside the root, so the kind is never PathKind.LINK, and a dangling link counts as missing.
+        `..` is resolved lexically, like in Docker.
         """
         where, kind = "/", PathKind.DIRECTORY
         for part in posixpath.normpath(path).strip("/").split("/"):
@@ -68,9 +68,9 @@ class ImageFiles:
         return where, kind
 
     def read_file(self, path: str, *, limit: int) -> bytes | None:
-        """Read a regular file of at most `limit` bytes; None when nothing is there.
+        """Read a regular file of at most `limit` bytes; None if it does not exist.
 
-        Raise FailedPrecondition for anything else at the path, and for a larger file, of which nothing is read.
+        Raise FailedPrecondition if it is not a regular file, or is larger; then nothing is read.
         """
         where, stat = self._follow_link(path)
         if stat is None:
@@ -79,7 +79,7 @@ class ImageFiles:
         if stat.kind is not PathKind.FILE:
             raise FailedPrecondition(f"{what} is {stat.kind.value}, not a regular file")
         if stat.size > limit:
-            raise FailedPrecondition(f"{what} has {stat.size} bytes, at most {limit} are read")
+            raise FailedPrecondition(f"{what} has {stat.size} bytes, the limit is {limit}")
         with self._engine.archive(self._container_id, where) as pieces:
             return file_from_tar(pieces, size=stat.size, what=what)
 
@@ -97,8 +97,8 @@ class ImageFiles:
 def inspect_rootfs(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles], T]) -> T:
     """Return the result of `read` on the files of an image.
 
-    Raise NotFound when the image is gone, else the Engine's failures and those of `read`, which may be called twice: a
-    `docker system prune` removes the container as it does any that does not run.
+    Raise NotFound if the image is gone, and the failures of the Engine and of `read`. `read` may be called twice,
+    because a `docker system prune` removes any container that does not run.
     """
     try:
         return _inspect_once(rt, image_id=image_id, read=read)
@@ -111,27 +111,30 @@ def remove_leftovers(rt: Runtime) -> None:
     for container in rt.engine.list_containers():
         ours = labels.INSPECTION in (container.labels or {})
         named = any(name.startswith("/" + names.INSPECTION_PREFIX) for name in container.names or ())
-        # Both, since an image may have the label and any container the name. A younger one belongs to this server.
+        # Both, because an image may have the label and any container the name. A younger container is this server's.
         if ours and named and container.created < rt.server.started_at and _remove(rt, container.id):
             log.info("removed leftover image-inspection container", container=container.id)
 
 
 def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
-    """Extract the only file, of `size` bytes, from an archive. Raise ShimError when it contains anything else."""
+    """Extract the only file, of `size` bytes, from an archive.
+
+    Raise ShimError if the archive contains anything else.
+    """
     archive = bytearray()
     for piece in pieces:
         archive += piece
         if len(archive) > size + ARCHIVE_OVERHEAD:
-            raise ShimError(f"{what}: docker sends more than the {size} bytes it announced")
+            raise ShimError(f"{what}: Docker sends more than the {size} bytes it announced")
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             member = tar.next()
             reader = tar.extractfile(member) if member is not None and member.isreg() else None
             content = reader.read(size + 1) if reader is not None else b""
     except (tarfile.TarError, *_MALFORMED) as cause:
-        raise ShimError(f"{what}: docker's archive cannot be read: {cause}") from cause
+        raise ShimError(f"{what}: Docker's archive cannot be read: {cause}") from cause
     if len(content) != size:
-        raise ShimError(f"{what}: docker's archive does not hold the {size} bytes it announced")
+        raise ShimError(f"{what}: Docker's archive does not contain the {size} bytes it announced")
     return content
 
 
@@ -151,18 +154,18 @@ def _create(rt: Runtime, *, image_id: ImageId) -> str:
         with deadline.shielded(CREATE_SECONDS):
             return rt.engine.create_container(name=name, body=_body(image_id))
     except (Unavailable, DeadlineExceeded):
-        # Docker may have created it all the same, or may do so later, and only its name is known.
+        # Docker may have created it, or may still create it, and only its name is known.
         _remove_late(rt, _Leftover(rt.engine, name, created=False))
         raise
 
 
 def _body(image_id: ImageId) -> JsonObject:
-    """Return the body of a container that is never started. No fault of the image may fail its create."""
+    """Return the create body of a container that is never started. It must be valid for every image."""
     return {
         "Image": image_id,
         "Entrypoint": [],
         "Cmd": ["-"],
-        # Docker creates this directory at create.
+        # Docker creates the working directory at create.
         "WorkingDir": "/",
         "Labels": {labels.INSPECTION: "rootfs"},
         "NetworkDisabled": True,
@@ -185,19 +188,19 @@ def _remove(rt: Runtime, container_id: str) -> bool:
 
 
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
-    """Remove it as soon as possible; after `deferred_checks.LATE_SECONDS` that is left to the next server."""
+    """Remove it as soon as possible; after `deferred_checks.LATE_SECONDS` the next server does."""
     what = f"the removal of image-inspection container {leftover.container}"
     rt.deferred_checks.add(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
 
 
 class _Leftover:
-    """A container that may exist and should not; `container` is its id, or its name when no id is known."""
+    """A container that should not exist but may; `container` is its id, or its name if the id is unknown."""
 
     def __init__(self, engine: Engine, container: str, *, created: bool) -> None:
         self._engine = engine
         self.container = container
         self._created = created
-        """Whether Docker is known to have created it: if not, it may do so later, and its absence proves nothing."""
+        """Whether Docker has certainly created it: if not, Docker may do so later, and its absence proves nothing."""
 
     def is_gone(self) -> bool:
         """Remove it if it exists. Return whether it is gone for good; raise the Engine's failures to remove it."""

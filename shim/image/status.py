@@ -14,10 +14,10 @@ from shim.view.records import ImageRecord
 
 
 def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.ImageStatusResponse:
-    """Return one image, named by id or any reference; the answer is empty when it is not on the node.
+    """Return an image, named by id or any reference; the response is empty if it is not on the node.
 
-    The Engine is asked only about an image that the view does not know, since the kubelet pulls after an empty answer,
-    and with `verbose` for the image's configuration.
+    Docker is queried for an image that the view does not know, because the kubelet pulls after an empty response, and
+    with `verbose` for the image's configuration.
     """
     record = find_image(rt, image.image)
     if record is None:
@@ -25,19 +25,19 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
     described = image_from_record(record, pinned=pins(rt)(record))
     try:
         info = _info(rt, record) if verbose else {}
-    except NotFound:  # removed since the view was asked
+    except NotFound:  # removed since the lookup
         return pb.ImageStatusResponse()
     return pb.ImageStatusResponse(image=described, info=info)
 
 
 def _info(rt: Runtime, record: ImageRecord) -> dict[str, str]:
-    # `imageSpec` as in containerd, which users of `crictl inspecti` expect.
+    # `imageSpec` like in containerd, which users of `crictl inspecti` expect.
     spec = _image_spec(rt.engine.inspect_image(record.id))
     return {"info": msgspec.json.encode({"id": record.id, "imageSpec": spec}).decode()}
 
 
 def _image_spec(image: ImageInspect) -> dict[str, object]:
-    """Return the OCI image configuration as far as Docker reports it, without the history, which is another call."""
+    """Return the OCI image configuration as far as Docker reports it; the history would need another call."""
     spec = {
         "created": image.created,
         "architecture": image.architecture,

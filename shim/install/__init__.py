@@ -1,1 +1,1 @@
-"""`pydockershim install` and `uninstall`: what a node needs beside the program, and the way back."""
+"""`pydockershim install` and `uninstall`: set up a node for the server, and undo it."""

@@ -1,4 +1,4 @@
-"""Docker's `daemon.json`: the settings that a node of Kubernetes wants, merged into what is there."""
+"""Docker's `daemon.json`: merges the settings that a Kubernetes node needs into the existing file."""
 
 import json
 from pathlib import Path
@@ -28,36 +28,39 @@ _RUNTIME: Settings = {
         "runtimeArgs": [ORDERS_OPTION, str(Config().root_directory / ORDERS)],
     }
 }
-"""The OCI runtime. The server reads from Docker where orders are, so another `root_directory` needs no other entry."""
+"""The OCI runtime. The server asks Docker where the orders are, so the entry is right for another `root_directory`
+too."""
 
 
 def parse_settings(text: str | None, *, path: str) -> Settings:
-    """Read a daemon.json; no file and an empty one are no settings. Raise InvalidArgument."""
+    """Parse a daemon.json; a missing or empty file has no settings. Raise InvalidArgument."""
     if text is None or not text.strip():
         return {}
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"{path} is no JSON: {error}; correct it first, since dockerd refuses it too") from error
+        raise InvalidArgument(f"{path} is not JSON: {error}; correct it first, since dockerd refuses it too") from error
     if not isinstance(settings, dict):
-        raise InvalidArgument(f"{path} holds no JSON object; correct it first, since dockerd refuses it too")
+        raise InvalidArgument(f"{path} is not a JSON object; correct it first, since dockerd refuses it too")
     return settings
 
 
 def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN, root: Path = _ROOT) -> dict[str, str]:
-    """Return the keys that cannot be set, or with which dockerd would not start; for each the reason and what to do."""
+    """Return the keys that cannot be set, or that keep dockerd from starting; for each the reason and the remedy."""
     found = {}
     if dockerd.values(LIVE_RESTORE)[-1:] == ["false"]:
-        found[LIVE_RESTORE] = "the unit of dockerd has --live-restore=false: take that away, and install --docker again"
+        found[LIVE_RESTORE] = (
+            "the unit of dockerd has --live-restore=false: remove that, and run install --docker again"
+        )
     if _is_in_swarm(settings, dockerd, root):
         found[LIVE_RESTORE] = (
-            "this Docker is in a swarm, and dockerd does not start with live-restore then: docker swarm leave, and "
+            "this Docker is in a swarm, where dockerd does not start with live-restore: docker swarm leave, and run "
             "install --docker again"
         )
     if dockerd.values("add-runtime"):
         found[RUNTIMES] = (
-            "the unit of dockerd has --add-runtime, and dockerd does not start with runtimes in its file then: move "
-            f"that one to {RUNTIMES} in the file, and install --docker again for pods in user namespaces"
+            "the unit of dockerd has --add-runtime, with which dockerd does not start if its file has runtimes: move "
+            f"that runtime to {RUNTIMES} in the file, and run install --docker again for pods in user namespaces"
         )
     parents = [*dockerd.values("cgroup-parent"), str(settings.get("cgroup-parent", ""))]
     no_slice = next((parent for parent in parents if parent and not parent.endswith(".slice")), "")
@@ -66,8 +69,8 @@ def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN
             found[EXEC_OPTIONS] = f"the unit of dockerd has --exec-opt: add --exec-opt {_DRIVER}systemd there"
         elif no_slice:
             found[EXEC_OPTIONS] = (
-                f"cgroup-parent {no_slice} of dockerd is no slice, and it does not start with {_DRIVER}systemd then: "
-                "name a slice, and install --docker again"
+                f"cgroup-parent {no_slice} of dockerd is not a slice, so it does not start with {_DRIVER}systemd: "
+                "name a slice, and run install --docker again"
             )
     return found
 
@@ -75,9 +78,9 @@ def hindrances(settings: Settings, *, systemd: bool, dockerd: Dockerd = _UNKNOWN
 def advised(
     settings: Settings, *, systemd: bool, path: str, dockerd: Dockerd = _UNKNOWN, root: Path = _ROOT
 ) -> Settings:
-    """Return the keys to set: live-restore, the OCI runtime, and the cgroup driver of systemd unless one is named.
+    """Return the settings to add: live-restore, the OCI runtime, and the systemd cgroup driver unless a driver is set.
 
-    Of a key that has a JSON object only the entries to add are returned.
+    For a key with a JSON object, only the missing entries are returned.
     """
     hindered = hindrances(settings, systemd=systemd, dockerd=dockerd, root=root)
     wanted: Settings = {}
@@ -85,12 +88,12 @@ def advised(
         wanted[LIVE_RESTORE] = True
     runtimes = settings.get(RUNTIMES, {})
     if not isinstance(runtimes, dict):
-        raise InvalidArgument(f"{path}: {RUNTIMES} is no JSON object; correct it first")
+        raise InvalidArgument(f"{path}: {RUNTIMES} is not a JSON object; correct it first")
     if RUNTIMES not in hindered and not _RUNTIME.items() <= runtimes.items():
         wanted[RUNTIMES] = _RUNTIME
     options = settings.get(EXEC_OPTIONS, [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise InvalidArgument(f"{path}: {EXEC_OPTIONS} is no list of texts; correct it first")
+        raise InvalidArgument(f"{path}: {EXEC_OPTIONS} is not a list of strings; correct it first")
     if systemd and EXEC_OPTIONS not in hindered and not _names_driver([*options, *dockerd.values("exec-opt")]):
         wanted[EXEC_OPTIONS] = [*options, f"{_DRIVER}systemd"]
     return wanted
@@ -106,15 +109,15 @@ def _names_driver(options: list[str]) -> bool:
 
 
 def _is_in_swarm(settings: Settings, dockerd: Dockerd, root: Path) -> bool:
-    """Return whether dockerd will take up its place in a swarm when it starts."""
+    """Return whether dockerd will join a swarm when it starts."""
     place = [str(settings.get("data-root", "/var/lib/docker")), *dockerd.values("data-root")][-1]
     data = root / place.lstrip("/")
-    # With userns-remap all is in a directory of the user's ids.
+    # With userns-remap, Docker keeps its data in a directory named after the user's ids.
     return any((directory / _SWARM).exists() for directory in (data, *data.glob("[0-9]*.[0-9]*")))
 
 
 def merged(settings: Settings, wanted: Settings) -> str:
-    """Return the text of a daemon.json with both; the order of what is there stays."""
+    """Return a daemon.json with both; existing keys keep their order."""
     both = dict(settings)
     for key, value in wanted.items():
         both[key] = {**both.get(key, {}), **value} if isinstance(value, dict) else value
@@ -124,8 +127,8 @@ def merged(settings: Settings, wanted: Settings) -> str:
 def restored(text: str, change: DockerChange, *, path: str) -> str | None:
     """Return the text without the change, None for no file.
 
-    A file that was not changed since becomes what it was, to the byte. From another one the added keys are taken
-    away where they still have the added value.
+    An unmodified file is restored to the byte. In an edited file, the added keys that still have the added value are
+    removed.
     """
     if digest(text.encode()) == change.digest:
         return change.before
@@ -142,7 +145,7 @@ def restored(text: str, change: DockerChange, *, path: str) -> str | None:
 
 
 def without_runtime(text: str | None, *, path: str) -> str:
-    """Return the text with `runtimes`, though empty: a key that is not there is left as it is by a reload of Docker."""
+    """Return the text with `runtimes`, even if empty: on a reload Docker ignores a missing key."""
     settings = parse_settings(text, path=path)
     return merged({**settings, RUNTIMES: settings.get(RUNTIMES, {})}, {})
 

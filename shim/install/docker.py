@@ -1,4 +1,4 @@
-"""Docker's part of an installation: its daemon.json is checked, changed, and put back where Docker does not come up."""
+"""Docker's part of an installation: checks and changes daemon.json, and restores it if Docker does not come up."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,19 +25,19 @@ _RELOAD_TICK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerSetup:
-    """The change of Docker's settings in one installation."""
+    """The change of Docker's settings in an installation."""
 
     node: Node
     systemd: Systemd
     environ: Mapping[str, str]
     earlier: DockerChange | None
-    """What an earlier installation has changed."""
+    """The change of an earlier installation."""
     note: Callable[[DockerChange | None], None]
-    """Keep a record of the change, before it is made; None takes it back."""
+    """Records the change before it is made; None withdraws it."""
     endpoint: str = Config().docker_endpoint
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps; before the first, InvalidArgument or FailedPrecondition if dockerd would not start."""
+        """Yield the steps. Before the first, raise InvalidArgument or FailedPrecondition if dockerd would not start."""
         dockerd = self.systemd.dockerd() if self.systemd.is_running else Dockerd()
         self._check_place(dockerd)
         text = self.node.read_text(_PATH)
@@ -84,17 +84,17 @@ class DockerSetup:
             yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
 
     def _apply(self, act: Callable[[], None], before: str | None, keys: str) -> None:
-        """Have Docker read its settings; put the file back and raise FailedPrecondition where it does not take them."""
+        """Have Docker read its settings; on failure restore the file and raise FailedPrecondition."""
         try:
             act()
         except ShimError as error:
             said = self.systemd.last_words(DOCKER) or str(error)
             raise FailedPrecondition(
-                f"Docker did not take {keys} in {_PATH}, so that file is as it was, {self._put_back(before)}: {said}"
+                f"Docker did not accept {keys} in {_PATH}, so the file was restored, {self._put_back(before)}: {said}"
             ) from error
 
     def _put_back(self, before: str | None) -> str:
-        """Return how Docker is with the file as it was."""
+        """Restore the file; return whether Docker runs with it."""
         if before is None:
             self.node.remove(_PATH)
         else:
@@ -109,7 +109,7 @@ class DockerSetup:
         return "and Docker runs again"
 
     def _restart(self) -> None:
-        # Docker's unit may be started three times a minute: one start more fails, and Docker is down.
+        # systemd starts Docker's unit at most three times a minute: another start would fail, and leave Docker down.
         self.systemd.run("reset-failed", DOCKER)
         self.systemd.run("restart", DOCKER)
 
@@ -118,9 +118,9 @@ class DockerSetup:
 
 
 def reload_docker(systemd: Systemd, endpoint: str, missing: Callable[[EngineInfo], str]) -> None:
-    """Have a Docker that runs read its file, and wait until nothing is missing.
+    """Have a running Docker read its file, and wait until nothing is missing.
 
-    Raise FailedPrecondition with what is: Docker only logs why it cannot read a file.
+    Raise FailedPrecondition with what is missing: Docker logs why it cannot read a file, but reports no error.
     """
     systemd.run("reload", DOCKER)
     end = time.monotonic() + _RELOAD_SECONDS

@@ -1,4 +1,4 @@
-"""dockerd of a node: its command line, and its own judgement of a daemon.json."""
+"""The node's dockerd: its command line, and its validation of a daemon.json."""
 
 import re
 import tempfile
@@ -12,9 +12,9 @@ from shim.base.spawn import run_bounded
 _ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
 _SECONDS = 30.0
 _UNKNOWN = "unknown flag: --validate"
-"""Said before Engine 23.0."""
+"""Printed by Engines before 23.0."""
 _MORE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where systemd lets services look for programs: dockerd wants docker-proxy to be there."""
+"""Where systemd lets services look for programs: dockerd must find docker-proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Dockerd:
     """The dockerd that a unit runs."""
 
     words: tuple[str, ...] = ()
-    """Its command line, the program first; empty where none is known."""
+    """Its command line, the program first; empty if unknown."""
 
     def values(self, *flags: str) -> list[str]:
-        """Return the values of flags, in order; `true` for one without."""
+        """Return the values of flags, in order; `true` for a flag without a value."""
         found = []
         for word, following in pairwise((*self.words[1:], "-")):
             name, equals, value = word.lstrip("-").partition("=")
@@ -34,7 +34,7 @@ class Dockerd:
         return found
 
     def refusal(self, text: str, *, path: Path, environ: Mapping[str, str]) -> str:
-        """Return why dockerd would not start with `text` in its daemon.json at `path`; empty where it says nothing."""
+        """Return why dockerd would not start with `text` in its daemon.json at `path`; empty if it does not object."""
         if not self.words:
             return ""
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -50,15 +50,15 @@ class Dockerd:
                     what="dockerd --validate",
                 )
             except OSError:
-                return ""  # the program is not there, and systemd says so
+                return ""  # the program is missing, which systemd reports
             said = outcome.stderr.decode(errors="replace").replace(file.name, str(path)).strip()
         return "" if outcome.returncode == 0 or _UNKNOWN in said else said.rpartition("\n")[2] or "it does not say why"
 
 
 def dockerd_of_unit(shown: str, *, proc: Path = Path("/proc")) -> Dockerd:
-    """Return the dockerd of what `systemctl show` prints of `MainPID` and `ExecStart`.
+    """Return the dockerd in the output of `systemctl show` with `MainPID` and `ExecStart`.
 
-    Where the unit has variables, the process that runs has their values.
+    Variables in the unit are replaced by the values of the running process.
     """
     found = _ARGV.search(shown)
     words = found[1].split() if found else []

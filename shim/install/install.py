@@ -1,4 +1,4 @@
-"""Install: units, command, configuration and `crictl.yaml` onto a node, and start the server."""
+"""Install: put units, command, configuration and `crictl.yaml` onto a node, and start the server."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,39 +21,39 @@ class Options:
     """Options of `pydockershim install`."""
 
     root: Path = Path("/")
-    """Where the `/` of the node is; anything else than `/` is a node that does not run."""
+    """The node's `/`. Anything but `/` is a node that does not run."""
     docker: bool = False
     """Change Docker's daemon.json."""
     cni: str | None = None
-    """Name of the CNI example to put into /etc/cni/net.d."""
+    """Name of the CNI example to copy to /etc/cni/net.d."""
     as_cri_dockerd: bool = False
-    """Give command and units the names of cri-dockerd's, too."""
+    """Also give the command and units cri-dockerd's names."""
     start: bool = True
     """Start the server."""
     from_package: bool = False
-    """A package manager runs it, for which a server that cannot start yet is no failure."""
+    """Called by a package manager, which must not fail because the server cannot start yet."""
 
 
 @dataclass
 class Installation:
-    """One run of `pydockershim install`."""
+    """A run of `pydockershim install`."""
 
     options: Options
     command: str
-    """The program that the unit is to run."""
+    """The program that the unit runs."""
     environ: Mapping[str, str]
     node: Node = field(init=False)
     systemd: Systemd = field(init=False)
     record: Record = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read what an earlier installation has recorded."""
+        """Read the record of an earlier installation."""
         self.node = Node(self.options.root)
         self.systemd = Systemd(self.node, self.environ)
         self.record = read_record(self.node.at(PLACE))
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps; what would make a later one fail is raised before the first."""
+        """Yield the steps; foreseeable failures of later steps are raised before the first."""
         packaged = self._is_packaged()
         starts = self.options.start and self.systemd.is_running
         rivals = self._rivals() if starts else ""
@@ -87,7 +87,10 @@ class Installation:
         yield from self._pod_network()
 
     def _is_packaged(self) -> bool:
-        """Return whether the units come with the program, by a package. FailedPrecondition for those of another one."""
+        """Return whether the units came in a package with this program.
+
+        FailedPrecondition for another program's package.
+        """
         for path in layout.packaged_unit_paths():
             unit = self.node.read_text(path)
             if unit is None:
@@ -101,12 +104,12 @@ class Installation:
         return False
 
     def _rivals(self) -> str:
-        """Return what to do about another server on the same socket; empty where there is none."""
+        """Return how to stop another server on the same socket; empty if there is none."""
         rivals = self.systemd.active_rivals() if self.systemd.is_there else []
         if not rivals:
             return ""
         return (
-            f"{' and '.join(rivals)} holds {Config().container_runtime_endpoint}: "
+            f"{' and '.join(rivals)} uses {Config().container_runtime_endpoint}: "
             f"systemctl disable --now {' '.join(CRI_DOCKERD)}, then pydockershim install"
         )
 
@@ -180,7 +183,7 @@ class Installation:
     def _start(self) -> None:
         socket, service = OURS
         if not self.systemd.is_active(socket):
-            # systemd does not take over the socket of a service that runs and has made its own.
+            # systemd cannot listen on the socket of a running service that has created it itself.
             self.systemd.run("stop", service)
             self.systemd.run("start", socket)
         self.systemd.run("restart", service)

@@ -1,4 +1,4 @@
-"""Where an installation puts what, and the content of it."""
+"""The files of an installation: their paths and content."""
 
 import re
 import sys
@@ -14,16 +14,16 @@ from shim.doctor.units import SERVICE
 
 UNIT_DIRECTORY = Path("/etc/systemd/system")
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
-"""Where a package puts its units."""
+"""Where packages put units."""
 COMMAND_LINK = Path("/usr/local/bin/pydockershim")
 CRI_DOCKERD_LINK = Path("/usr/bin/cri-dockerd")
 ON_THE_PATH = (Path("/usr/local/sbin"), Path("/usr/local/bin"), Path("/usr/sbin"), Path("/usr/bin"))
-"""What a login shell and systemd search for commands."""
+"""Where login shells and systemd search for commands."""
 CRICTL = Path("/etc/crictl.yaml")
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 CNI_DIRECTORY = Path("/etc/cni/net.d")
 OCI_RUNTIME = Path("/usr/libexec/pydockershim/oci-runtime")
-"""The runtime that Docker's daemon.json names; a package brings it."""
+"""The runtime that Docker's daemon.json names; packages contain it."""
 
 _EXEC_START = re.compile(r"^(ExecStart=)\S+", re.MULTILINE)
 
@@ -35,12 +35,12 @@ class NodeFile:
     path: Path
     content: bytes
     is_ours: bool
-    """It is replaced whatever it holds; another one is left as it is where it holds what no installation wrote."""
+    """Whether to replace the file whatever its content. Other files are replaced only if an installation wrote them."""
     is_program: bool = False
 
 
 def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool, docker: bool) -> Iterator[NodeFile]:
-    """Yield all files of an installation; of one whose units are those of a package, the files beside them."""
+    """Yield all files of an installation; with a package's units, only the remaining files."""
     if not packaged:
         for name in share.UNITS:
             text = _EXEC_START.sub(rf"\g<1>{command}", share.unit(name))
@@ -58,25 +58,25 @@ def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool, 
 
 
 def oci_runtime() -> NodeFile:
-    """Return the OCI runtime, for the interpreter and the files of this process."""
+    """Return the OCI runtime for this interpreter and this process's files."""
     program = Path(shim.oci_runtime.__file__).with_name("__main__.py")
     text = share.oci_runtime(python=sys.executable, program=str(program))
     return NodeFile(path=OCI_RUNTIME, content=text.encode(), is_ours=True, is_program=True)
 
 
 def started_command(unit: str) -> str:
-    """Return the program that a service unit runs; empty where it names none."""
+    """Return the program of a service unit; empty if it names none."""
     found = re.search(r"^ExecStart=(\S+)", unit, re.MULTILINE)
     return found[1] if found else ""
 
 
 def packaged_unit_paths() -> list[Path]:
-    """Return where the service unit of a package may be."""
+    """Return the possible paths of a package's service unit."""
     return [directory / SERVICE for directory in PACKAGED_UNITS]
 
 
 def _crictl() -> str:
     endpoint = Config().container_runtime_endpoint
-    # crictl's own limit of 2 s is less than what Status may take to say that Docker does not answer.
+    # crictl's default of 2 s is shorter than the time Status may take to report that Docker does not answer.
     settings = f"runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 10\n"
     return f"# Written by pydockershim install.\n{settings}"

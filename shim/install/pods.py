@@ -1,4 +1,4 @@
-"""Pods that are on the node, which only the server can remove without leaving anything."""
+"""The pods on a node, which only the server can remove completely."""
 
 from shim.base import deadline
 from shim.checkpoint.aside import SUFFIX
@@ -13,7 +13,7 @@ _SECONDS = 10.0
 
 
 def pods_on_node(config: Config) -> list[str]:
-    """Return a name for each container of a pod that Docker has, and each sandbox that has only its checkpoint."""
+    """Return the names of pods' containers in Docker, and the sandboxes of which only a checkpoint is left."""
     containers = _containers(config.docker_endpoint)
     known = set(containers.values())
     sandboxes = {path.stem for path in (config.root_directory / SANDBOXES).glob(f"*{SUFFIX}")} - containers.keys()
@@ -21,7 +21,7 @@ def pods_on_node(config: Config) -> list[str]:
 
 
 def is_docker_empty(endpoint: str) -> bool:
-    """Return whether Docker answers, and has no container that runs."""
+    """Return whether Docker answers and runs no container."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)
     try:
         with deadline.bound(_SECONDS):
@@ -33,7 +33,7 @@ def is_docker_empty(endpoint: str) -> bool:
 
 
 def docker_info(endpoint: str) -> EngineInfo | None:
-    """Return what Docker says of itself now; None where it does not answer."""
+    """Return Docker's current info; None if it does not answer."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)
     try:
         with deadline.bound(_SECONDS):
@@ -45,7 +45,7 @@ def docker_info(endpoint: str) -> EngineInfo | None:
 
 
 def _containers(endpoint: str) -> dict[str, str]:
-    """Return the containers of pods, name by id; none where Docker does not answer: the checkpoints are there."""
+    """Return the containers of pods, name by id; empty if Docker does not answer, since the checkpoints tell enough."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)
     try:
         with deadline.bound(_SECONDS):

@@ -1,4 +1,4 @@
-"""Record of what an installation changed on a node, so that it can be undone and nothing else is."""
+"""The record of an installation's changes, so that they can be undone."""
 
 import hashlib
 from pathlib import Path
@@ -10,41 +10,42 @@ from shim.domain.errors import InvalidArgument, reason_of
 
 PLACE = Path("/etc/pydockershim/installed.json")
 FOR_PURGE = Path("/etc/pydockershim/purge")
-"""Directory of what is left to undo, for packaging/scripts/purged.sh, which has no program to read a record with."""
+"""Directory of files for packaging/scripts/purged.sh, which has no program to read the record with."""
 _BYTES = 1 << 20
 
 
 class DockerChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What was changed in Docker's daemon.json."""
+    """The change of Docker's daemon.json."""
 
     before: str | None
-    """The whole text; None where there was no file."""
+    """The original text; None if there was no file."""
     digest: str
-    """Of the file that was written."""
+    """Of the file as written."""
     added: dict[str, object]
-    """Keys and the values they were given."""
+    """The added keys and their values."""
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Everything that was made, by its path on the node."""
+    """All created files, by their paths on the node."""
 
     files: dict[str, str] = {}
-    """Digest of the content that was written."""
+    """Digest of the written content."""
     links: dict[str, str] = {}
     """Target of the link."""
     directories: list[str] = []
-    """Those that were missing, outermost first."""
+    """Created directories, outermost first."""
     docker: DockerChange | None = None
 
 
 DAEMON_JSON_BEFORE = "daemon.json"
-"""Name below FOR_PURGE of Docker's file as it was; missing where there was none."""
+"""Name below FOR_PURGE of Docker's original file; absent if there was none."""
 
 
 def files_for_purge(record: Record, *, daemon_json: Path) -> dict[str, str]:
-    """Return names below FOR_PURGE and their text.
+    """Return the files for FOR_PURGE: text by name.
 
-    `files` has a line for each file in the form of sha256sum(1), `directories` those that were made, innermost first.
+    `files` has a line in the form of sha256sum(1) for each file, `directories` lists the created directories, innermost
+    first.
     """
     sums = dict(record.files)
     texts = {}
@@ -58,12 +59,12 @@ def files_for_purge(record: Record, *, daemon_json: Path) -> dict[str, str]:
 
 
 def digest(content: bytes) -> str:
-    """Return what a record says of a content."""
+    """Return the digest that a record holds of a content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_record(path: Path) -> Record:
-    """Return the record at `path`, an empty one where there is none. Raise InvalidArgument where it is damaged."""
+    """Return the record at `path`, empty if there is none. Raise InvalidArgument if it is damaged."""
     try:
         return msgspec.json.decode(atomic_files.read_regular(path, most=_BYTES), type=Record)
     except FileNotFoundError:
@@ -72,7 +73,7 @@ def read_record(path: Path) -> Record:
         raise InvalidArgument(f"read {path}: {reason_of(error)}") from error
     except msgspec.MsgspecError as error:
         raise InvalidArgument(
-            f"{path} is damaged: {error}; remove it, and what it recorded is taken for somebody else's"
+            f"{path} is damaged: {error}; if you remove it, the files it recorded count as somebody else's"
         ) from error
 
 

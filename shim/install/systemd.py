@@ -1,4 +1,4 @@
-"""systemd's part of an installation: units are enabled, started and stopped."""
+"""systemd's part of an installation: enables, starts and stops units."""
 
 import shutil
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from shim.install.node import Node
 
 DOCKER = "docker.service"
 OURS = (SOCKET, SERVICE)
-"""In the order in which they start."""
+"""In start order."""
 CRI_DOCKERD = ("cri-docker.socket", "cri-docker.service")
-"""They hold the same socket."""
+"""The units that use the same socket."""
 
 _SECONDS = 300.0
-"""More than `TimeoutStopSec=` of the unit, which a restart may take."""
+"""Longer than `TimeoutStopSec=` of the unit, which a restart may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Systemd:
 
     @property
     def is_running(self) -> bool:
-        """Return whether units of this node can be started."""
+        """Return whether units can be started."""
         return self.node.is_this_machine and self.booted.is_dir()
 
     @property
@@ -40,27 +40,27 @@ class Systemd:
         return self._program() is not None
 
     def run(self, verb: str, *words: str) -> None:
-        """Run a verb of systemctl. Raise ShimError with what it says."""
+        """Run a verb of systemctl. Raise ShimError with its message."""
         outcome = self._run(verb, *words)
         if outcome.returncode != 0:
             said = outcome.stderr.decode(errors="replace").strip() or f"exit status {outcome.returncode}"
             raise ShimError(f"systemctl {' '.join((verb, *words))}: {said}")
 
     def is_active(self, unit: str) -> bool:
-        """Return whether a unit runs, or waits for clients."""
+        """Return whether a unit runs or listens."""
         return self._run("is-active", "--quiet", unit).returncode == 0
 
     def active_rivals(self) -> list[str]:
-        """Return the units of cri-dockerd that are active; a name that is an alias of ours is none."""
+        """Return the active units of cri-dockerd, without aliases of ours."""
         return [unit for unit in CRI_DOCKERD if self.is_active(unit) and self._id(unit) not in OURS]
 
     def dockerd(self) -> Dockerd:
-        """Return the dockerd of Docker's unit; nothing is known of it where there is none."""
+        """Return the dockerd of Docker's unit, with an empty command line if there is no unit."""
         shown = self._run("show", "--property=MainPID,ExecStart", DOCKER)
         return dockerd_of_unit(shown.stdout.decode(errors="replace"))
 
     def last_words(self, unit: str) -> str:
-        """Return the last line that a program of a unit has written; empty where the journal has none."""
+        """Return the last line that a unit's program wrote; empty if the journal has none."""
         program = shutil.which("journalctl", path=self.environ.get("PATH"))
         if program is None:
             return ""

@@ -1,4 +1,4 @@
-"""Uninstall: stop the server and undo what an installation recorded."""
+"""Uninstall: stop the server and undo a recorded installation."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -38,21 +38,21 @@ _STILL_THERE = f"the runtime {ORDERED_RUNTIME} is still there"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """One run of `pydockershim uninstall`."""
+    """A run of `pydockershim uninstall`."""
 
     root: Path
     force: bool
-    """Also with pods on the node, whose state then stays."""
+    """Uninstall even with pods on the node, whose state then stays."""
     config: Config
     environ: Mapping[str, str]
     keep_configuration: bool = False
-    """Leave configuration, also that of Docker, CNI and crictl, with its record, to a purge or a later run."""
+    """Keep configuration (also Docker's, CNI's and crictl's) and its record for a purge or a later run."""
     unpacked: Path | None = None
-    """Where a single file has unpacked its environments, which goes last: this process runs from there."""
+    """Where a single-file build unpacked its environments. Removed last, because this process runs from there."""
     pods: Callable[[Config], list[str]] = pods_on_node
 
     def steps(self) -> Iterator[Step]:
-        """Yield all steps. Raise FailedPrecondition where pods are left, before the first."""
+        """Yield the steps. Raise FailedPrecondition before the first if pods are left."""
         node = Node(self.root)
         systemd = Systemd(node, self.environ)
         record = read_record(node.at(PLACE))
@@ -99,12 +99,12 @@ class Removal:
 def _is_guarded() -> bool:
     try:
         return has_guard()
-    except FailedPrecondition:  # nothing here could have it
+    except FailedPrecondition:  # nftables is not available
         return False
 
 
 def _guard(*, are_pods_left: bool) -> Step:
-    """Return the step for the rule that keeps pods from loopback addresses: they need it longer than the server."""
+    """Return the step for the loopback rule, which remaining pods need longer than the server."""
     if are_pods_left:
         return Step(f"keep  table {TABLE} of nftables, for pods that are left (later: nft delete table ip {TABLE})")
     return Step(f"remove table {TABLE} of nftables", remove_guard)
@@ -118,8 +118,8 @@ def _remove_tree(path: Path) -> None:
 def _refusal(left: list[str]) -> str:
     shown = ", ".join(left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
     return (
-        f"{len(left)} containers of pods are on this node ({shown}), and without the server nothing gives their "
-        "addresses back: drain the node and remove them (crictl rmp --all --force), or leave them with --force"
+        f"{len(left)} containers of pods are on this node ({shown}), and without the server nothing releases their "
+        "addresses: drain the node and remove them (crictl rmp --all --force), or leave them with --force"
     )
 
 
@@ -144,11 +144,11 @@ def _docker(node: Node, change: DockerChange, *, systemd: Systemd, endpoint: str
             node.write(path, without.encode())
             try:
                 reload_docker(systemd, endpoint, lambda info: _STILL_THERE if knows_runtime(info) else "")
-            except ShimError as error:  # such as where it has become the default runtime
+            except ShimError as error:  # for example because it is the default runtime
                 node.write(path, text.encode())
                 said = systemd.last_words(DOCKER) or str(error)
                 raise FailedPrecondition(
-                    f"Docker does not forget the runtime {ORDERED_RUNTIME}, so {path} is as it was: {said}"
+                    f"Docker does not drop the runtime {ORDERED_RUNTIME}, so {path} was restored: {said}"
                 ) from error
 
         yield Step(f"run   systemctl reload {DOCKER}, without {daemon_json.RUNTIMES} of an installation", forget)
@@ -156,7 +156,7 @@ def _docker(node: Node, change: DockerChange, *, systemd: Systemd, endpoint: str
         yield Step(f"remove {path}", lambda: node.remove(path))
     else:
         yield Step(f"write {path} as it was", lambda: node.write(path, restored.encode()))
-    yield Step("to do: systemctl restart docker, when Docker is to forget these settings")
+    yield Step("to do: systemctl restart docker, to make Docker drop these settings")
 
 
 def _is_configuration(name: str) -> bool:

@@ -1,5 +1,5 @@
-"""The OCI runtime that changes a container's config.json as the server has ordered, then executes runc.
+"""The OCI runtime: changes a container's config.json as the server has ordered, then executes runc.
 
-docs/oci-runtime.md describes it. It is a separate program. containerd's shim starts it as root for each container
-that has an order. So it imports nothing but the standard library, and no other folder of the server.
+docs/oci-runtime.md describes it. It is a separate program, which containerd-shim starts as root for each container that
+has an order. So it imports the standard library only, and nothing else of the server but `shim.base.proc`.
 """

@@ -1,12 +1,12 @@
-"""The program: `create` and `exec` of a container with an order. The shell script that starts it does all other verbs.
+"""The program: `create` and `exec` of a container with an order. The calling shell script handles all other verbs.
 
-Arguments are the directory of orders, the OCI runtime to execute at last, and that runtime's own arguments.
+Its arguments are the directory of orders, the OCI runtime to execute, and that runtime's arguments.
 """
 
 import os
 import sys
 
-# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
+# Python runs isolated from all packages (-IS). The program needs only the package `shim`, which holds this file.
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from shim.oci_runtime.command import main

@@ -1,8 +1,8 @@
-"""Change config.json and the processes of exec as NRI plugins have asked for: what Docker has no field for.
+"""Changes config.json and exec processes as NRI plugins have requested, where Docker has no field for it.
 
-Each kind of change has a function here. An order with a kind that is not known here is refused.
+Each kind of change has a function here. An order with an unknown kind is refused.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from shim.oci_runtime import json_text
 from shim.oci_runtime.order import OrderError
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from shim.oci_runtime.order import Json
 
 _SPEC_WITH_SCHEDULER = (1, 1)
-"""Version of the OCI runtime specification whose runtimes set scheduler and I/O priority; older runc ignores them."""
+"""First version of the OCI runtime specification whose runtimes set scheduler and I/O priority; older runc ignores
+them."""
 
 
 def adjust(config: Json, changes: Mapping[str, Any], *, runtime: str) -> None:
-    """Change a config.json. Raise OrderError for what this program or the OCI runtime does not know."""
+    """Change a config.json. Raise OrderError for a change that this program or the OCI runtime does not support."""
     for kind in changes:
         if kind not in CHANGES:
-            raise OrderError(f"it has an adjustment {kind!r}, which this program does not know")
+            raise OrderError(f"it has an adjustment {kind!r}, which this program does not support")
     _check_features(changes, runtime=runtime)
     for kind, change in changes.items():
         CHANGES[kind](config, change)
 
 
 def adjust_process(process: Json, changes: Mapping[str, Any]) -> None:
-    """Change the process of an exec, which Docker has made from what it knows of the container.
+    """Change the process of an exec, which Docker has built without knowing the changes.
 
-    A variable that has another value than the container had before was given with the exec, and stays.
+    A variable whose value differs from the container's original value was given with the exec, and stays.
     """
     lines: list[str] = list(process.get("env") or ())
     present = {line.partition("=")[0]: line.partition("=")[2] for line in lines}
@@ -64,7 +65,7 @@ def _check_features(changes: Mapping[str, Any], *, runtime: str) -> None:
     }
     for kind in sorted(needed):
         if not known[kind]:
-            raise OrderError(f"an NRI plugin has set {kind}, which this version of {runtime} does not know")
+            raise OrderError(f"an NRI plugin has set {kind}, which this version of {runtime} does not support")
 
 
 def _features(runtime: str) -> Json:
@@ -104,7 +105,7 @@ def _groups(config: Json, change: list[int]) -> None:
 def _mounts(config: Json, change: Json) -> None:
     changed = {*change["remove"], *(mount["destination"] for mount in change["set"])}
     kept = [mount for mount in config["mounts"] if mount["destination"] not in changed]
-    # What lies deeper comes later: a mount covers what is below it.
+    # Deeper mounts come later, because a mount hides what is below it.
     config["mounts"] = sorted([*kept, *change["set"]], key=lambda mount: _depth(mount["destination"]))
     for mount in change["set"]:
         for propagation in ("rshared", "rslave"):
@@ -117,7 +118,7 @@ def _depth(path: str) -> int:
 
 
 def _propagate(linux: Json, propagation: str) -> None:
-    """Have mounts of the node go on to arrive in the container, or those of the container on the node too."""
+    """Let the node's mounts propagate to the container (`rslave`), or also the container's to the node (`rshared`)."""
     if propagation == "rshared" or linux.get("rootfsPropagation") not in {"rshared", "shared"}:
         linux["rootfsPropagation"] = propagation
 
@@ -228,4 +229,4 @@ CHANGES: Mapping[str, Callable[[Json, Any], None]] = {
     "memoryPolicy": _of_linux("memoryPolicy"),
     "seccomp": _of_linux("seccomp"),
 }
-"""Every kind of change, by its name in orders."""
+"""The kinds of changes, by their names in orders."""

@@ -1,6 +1,6 @@
-"""The command line of the OCI runtime, and how it tells of an error: as runc does, in the file `--log`.
+"""The command line of the OCI runtime, and its error reports, which go to the file `--log` as runc's do.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from shim.oci_runtime import json_text, order
 from shim.oci_runtime.create import prepare, read_json, replace_json
 from shim.oci_runtime.order import OrderError
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
 SELF_TEST = "self-test"
-"""The verb that tests whether user namespaces work below a directory. The directory is its argument."""
+"""The verb that tests whether user namespaces work below a directory, its argument."""
 
 _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootless", "--bundle", "-b", "--pid-file",
                          "--console-socket", "--preserve-fds", "--process", "-p"})  # fmt: skip
-"""Options of `runc`, `runc create` and `runc exec`, as containerd gives them, whose value is the next word."""
+"""Options of `runc`, `runc create` and `runc exec`, as containerd passes them, whose value is the next word."""
 
 
 class Invocation(SimpleNamespace):
-    """The arguments of `runc ... create ...` and `runc ... exec ...` that matter here."""
+    """The relevant arguments of `runc ... create ...` and `runc ... exec ...`."""
 
     def __init__(self, verb: str, *, container: str, bundle: str, state_root: str, log: str, process: str) -> None:
         self.verb = verb
@@ -37,11 +37,11 @@ class Invocation(SimpleNamespace):
         self.state_root = state_root
         self.log = log
         self.process = process
-        """File of the process that exec starts."""
+        """File with the process that exec starts."""
 
 
 def parse(words: Sequence[str]) -> Invocation:
-    """Read the words behind the program's name."""
+    """Parse the words after the program's name."""
     values: dict[str, str] = {}
     plain: list[str] = []
     rest = iter(words)
@@ -62,7 +62,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prepare a container or an exec as the order says, and execute runc. Exit with 1 when that is not possible."""
+    """Prepare a container or an exec as ordered, then execute runc. Exit with 1 if that fails."""
     if arguments[0] == SELF_TEST:
         _test(arguments[1])
         return
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _prepare_exec(path: str, changes: order.Json) -> None:
     if not path:
-        raise OrderError("exec has no option --process, by which containerd names what is to be executed")
+        raise OrderError("exec has no option --process, with which containerd passes the process")
     from shim.oci_runtime.adjust import adjust_process  # noqa: PLC0415 - few containers have it
 
     process = read_json(path)
@@ -108,7 +108,7 @@ def _text(error: Exception) -> str:
 
 
 def _reporter_of_faults(log: str) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
-    """Return what tells of a fault of this program where Docker reads it, not only on the standard error."""
+    """Return an exception hook that reports a fault of this program in the log that Docker reads, too."""
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         _report(f"pydockershim's OCI runtime: {kind.__name__}: {error}", log=log)

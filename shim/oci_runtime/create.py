@@ -1,9 +1,9 @@
-"""Prepare a container before runc creates it: changes of plugins; root, mounts, namespaces and streams of its users.
+"""Prepares a container before runc creates it: plugins' changes, and the user namespace's root, mounts and streams.
 
-Everything that is mounted here is mounted in a mount namespace which ends with runc's process, but for the root of the
-container: that takes the place of Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
+All mounts are made in a mount namespace that ends with runc's process, except the container's root: it replaces
+Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shim.oci_runtime.layers import OVERLAY, Covered, FileIds, layers_of, mapped
 from shim.oci_runtime.order import OrderError
 from shim.oci_runtime.user_namespace import mapping_of, pod_of
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from shim.oci_runtime.layers import Layers
     from shim.oci_runtime.order import Json, Order, UserNamespace
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 PLACE = "/run/pydockershim-oci"
 """Where runc sees the mounts, in a tmpfs of its mount namespace.
 
-On the host it has an empty `rootfs` alone, for `runc exec` changes to a directory of this name.
+On the host the directory holds only an empty `rootfs`, because `runc exec` changes to a directory of this name.
 """
 ROOTFS = f"{PLACE}/rootfs"
 _SHM = "/dev/shm"  # noqa: S108 - the container path
-"""Docker's tmpfs for it is open to all users, and an ipc namespace's own needs no mapping."""
+"""Docker's tmpfs for it is open to all users, and an ipc namespace's own tmpfs needs no mapping."""
 _ANY_GROUP = "0 2147483647"
-"""What Docker lets send pings (`net.ipv4.ping_group_range`): more groups than the namespace has."""
+"""Docker's `net.ipv4.ping_group_range`: more groups than the namespace has."""
 _MODE = 0o711
 _READ_ONLY = {"ro", "rro"}
 
 
 def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None:
-    """Change the bundle of a container as ordered. What fails is undone, and raised as OrderError or OSError.
+    """Change the bundle of a container as ordered. A failure is undone and raised as OrderError or OSError.
 
-    Afterwards this process is in the mount namespace in which `runtime` (runc) has to run.
+    Afterwards this process is in the mount namespace in which `runtime` (runc) must run.
     """
     path = f"{bundle}/config.json"
     config = read_json(path)
@@ -56,14 +56,14 @@ def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None
 
 
 def read_json(path: str) -> Json:
-    """Read a file of containerd's."""
+    """Read a file that containerd has written."""
     with open(path, "rb") as file:
         found: Json = json_text.read(file.read())
         return found
 
 
 def replace_json(path: str, content: Json) -> None:
-    """Write a file as a whole or not at all: runc never meets a half of it."""
+    """Replace a file atomically: runc never reads half of it."""
     temporary = f"{path}.new"
     with open(temporary, "wb") as file:
         os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
@@ -87,16 +87,19 @@ def _enter_user_namespace(order: Order, wanted: UserNamespace, config: Json, *, 
 
 
 def is_mapped(mount: Json, order: Order) -> bool:
-    """Return whether a bind mount gets the pod's ids: what Docker adds from elsewhere, for CDI devices, does not."""
+    """Return whether a bind mount gets the pod's ids.
+
+    Mounts that Docker adds from elsewhere, for CDI devices, do not.
+    """
     path = mount["destination"]
     is_dockers = mount["source"].startswith(f"{order.docker_root}/")
     return path in order.mapped or (is_dockers and path not in (_SHM, *order.kept))
 
 
 class _Binds:
-    """The bind mounts of a container: copies of their sources, made while this process is in the host's namespace.
+    """The bind mounts of a container: clones of their sources, made while this process is in the host's namespace.
 
-    A copy stays in the peer group of its source, so mount propagation is as it was.
+    A clone stays in the peer group of its source, so mount propagation works as before.
     """
 
     def __init__(self, config: Json, *, mapping: int, order: Order, store: str) -> None:
@@ -119,7 +122,7 @@ class _Binds:
                 os.close(tree)
                 if error.errno != errno.EINVAL:
                     raise
-                # An image volume is an overlay. Its layers are mapped, as the layers of the root are.
+                # An image volume is an overlay. Its layers are mapped, like the layers of the root.
                 self._add_image(mount, source, mapping=mapping, cause=error)
                 return
             self._trees.append((mount, tree, stat.S_ISDIR(os.fstat(source).st_mode)))
@@ -133,14 +136,14 @@ class _Binds:
             raise OSError(f"the mount at {mount['destination']} is on {kind}, which has no id-mapped mounts: {cause}")
         layers = layers_of(found)
         if layers.directory != self._store or not _READ_ONLY & {*mount.get("options", ())}:
-            # Its layers, read-only, would be an old copy of a file system that the node writes to.
+            # Its layers, mounted read-only, would be an outdated copy of a file system that the node writes to.
             raise OSError(f"the mount at {mount['destination']} is on an overlay that is no image volume: {cause}")
         inside = os.path.relpath(os.readlink(f"/proc/self/fd/{source}"), found.point)
         below = os.path.normpath(f"{found.root}/{inside}")
         self._images.append((mount, layers, mapped_clone(layers, mapping), below))
 
     def attach(self, directory: str) -> None:
-        """Attach the copies below a directory, and let the container's mounts have them as sources."""
+        """Attach the clones below a directory, and make them the sources of the container's mounts."""
         os.mkdir(directory, _MODE)
         for number, (mount, layers, tree, below) in enumerate(self._images):
             whole, at = f"{directory}/image{number}", f"{directory}/volume{number}"
@@ -175,12 +178,13 @@ def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespac
     try:
         kernel.unshare(kernel.CLONE_NEWNS)
         private = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        # Mounts of the host go on to arrive here, and none goes out.
+        # New mounts of the host still propagate here, but none of these mounts propagates to the host.
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
         kernel.mount("tmpfs", PLACE, kind="tmpfs", data=b"mode=711")
         os.mkdir(ROOTFS, _MODE)
         with Covered(layers, tree), FileIds(wanted.uid, wanted.gid):
-            # Mounted by the root of the container: the kernel makes the work directory with the ids of the mounter.
+            # Mounted with the ids of the container's root: the kernel creates the work directory with the mounting
+            # process's ids.
             kernel.mount("overlay", ROOTFS, kind="overlay", data=layers.options)
         copy = _clone_of(ROOTFS)
         kernel.set_namespace(host, kernel.CLONE_NEWNS)
@@ -193,7 +197,7 @@ def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespac
 
 
 def _mount_again(root: str, layers: Layers, *, host: int) -> None:
-    """Mount the root as Docker has it, in the host's mount namespace."""
+    """Restore Docker's mount of the root, in the host's mount namespace."""
     kernel.set_namespace(host, kernel.CLONE_NEWNS)
     os.chdir(layers.directory)
     kernel.mount("overlay", root, kind="overlay", data=layers.options)
@@ -214,12 +218,12 @@ def _mounts() -> list[proc.Mount]:
 
 
 def _mount_of(opened: int) -> proc.Mount:
-    """Return the mount that an open file lies on."""
+    """Return the mount that holds an open file."""
     with open(f"/proc/self/fdinfo/{opened}", "rb") as description:
         identity = proc.value_of(description.read(), b"mnt_id")
     found = next((mount for mount in _mounts() if mount.id == identity), None)
     if found is None:
-        raise OSError(f"{os.readlink(f'/proc/self/fd/{opened}')} was unmounted while the container was made")
+        raise OSError(f"{os.readlink(f'/proc/self/fd/{opened}')} was unmounted while the container was created")
     return found
 
 
@@ -238,10 +242,10 @@ def _check_own(path: str) -> None:
 
 
 def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) -> None:
-    """Put the container into the pod's user namespace. Without an open namespace, runc makes it."""
+    """Put the container into the pod's user namespace; without a pod, runc creates the namespace."""
     linux = config["linux"]
     kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each, pod)]
-    # runc opens it by this process, which it replaces.
+    # runc opens it through this process, which it replaces.
     path = {} if pod is None else {"path": f"/proc/{os.getpid()}/fd/{pod.users}"}
     linux["namespaces"] = [*kept, {"type": "user", **path}]
     linux["uidMappings"] = [{"containerID": 0, "hostID": wanted.uid, "size": wanted.uids}]
@@ -256,7 +260,7 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) 
 def _is_network_of_host(namespace: Json, pod: Pod | None) -> bool:
     """Return whether a container joins the host's network by a path: nobody in the pod may enter it anew.
 
-    A pause container has the path of Docker's own (Engine 20.10), the others that of the pause container.
+    A pause container has the path of Docker's own namespace (Engine 20.10), the others have the pause container's path.
     """
     if namespace["type"] != "network" or not namespace.get("path"):
         return False
@@ -266,14 +270,14 @@ def _is_network_of_host(namespace: Json, pod: Pod | None) -> bool:
 
 
 def _bind_sysfs(mounts: list[Json]) -> None:
-    """Show the host's sysfs: only the owner of the network namespace can mount sysfs anew."""
+    """Bind-mount the host's sysfs: only the owner of the network namespace can mount a new sysfs."""
     for mount in mounts:
         if mount.get("type") == "sysfs":
             mount.update(type="bind", source="/sys", options=["rbind", "ro", "rro", "nosuid", "nodev", "noexec"])
 
 
 def _own_streams(wanted: UserNamespace) -> None:
-    """Give the pipes of the standard streams to the container's root, so that /dev/stdout can be opened."""
+    """Give the pipes of the standard streams to the container's root, so that it can open /dev/stdout."""
     for stream in (0, 1, 2):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):
             os.fchown(stream, wanted.uid, wanted.gid)

@@ -1,13 +1,13 @@
-"""Read and write JSON as the module `json` does, by the functions in C below it.
+"""Reads and writes JSON with the C functions of the module `json`, but without the module.
 
-It imports little: `json` brings `re` and `enum`, and these take longer than all that the program does with a container.
+It imports little: `json` imports `re` and `enum`, which take longer than everything else this program does.
 """
 
 from __future__ import annotations
 
 import _json
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ _BLANKS = " \t\n\r"
 
 
 class _Settings:
-    """Those of json.loads."""
+    """The defaults of json.loads."""
 
     strict = True
     object_hook = None
@@ -25,11 +25,11 @@ class _Settings:
     parse_constant = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}.__getitem__
 
 
-_scan = _json.make_scanner(_Settings())  # type: ignore[arg-type] # any object with these attributes will do
+_scan = _json.make_scanner(_Settings())  # type: ignore[arg-type] # any object with these attributes works
 
 
 def read(content: bytes) -> Any:
-    """Return the value of a text in JSON. Raise ValueError, with the message of `json`."""
+    """Parse JSON. Raise ValueError, with the message of `json`."""
     try:
         text = content.decode()
         value, end = _scan(text, len(text) - len(text.lstrip(_BLANKS)))
@@ -43,9 +43,9 @@ def read(content: bytes) -> Any:
 
 
 def write(value: Any) -> bytes:
-    """Return the text of a value. Raise TypeError and ValueError, as `json` does."""
+    """Return the JSON text of a value. Raise TypeError and ValueError like `json`."""
     markers: dict[int, object] = {}
-    """What is being written, by which it finds a value within itself."""
+    """The objects being written, by which the encoder detects a cycle."""
     indent, sort_keys, skip_keys, allow_nan = None, False, False, True
     escape = _json.encode_basestring_ascii
     encode = _json.make_encoder(markers, _refuse, escape, indent, ": ", ", ", sort_keys, skip_keys, allow_nan)

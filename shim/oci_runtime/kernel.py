@@ -1,6 +1,6 @@
-"""The system calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError.
+"""System calls on mounts and namespaces for which Python 3.11 has no function. All raise OSError.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPEN_TREE = 428
 _MOVE_MOUNT = 429
 _OPENAT2 = 437
 _MOUNT_SETATTR = 442
-"""Numbers of system calls that all architectures share (asm-generic/unistd.h)."""
+"""These numbers are the same on all architectures (asm-generic/unistd.h)."""
 
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_IN_ROOT = 0x10
@@ -45,13 +45,13 @@ libc.syscall.restype = ctypes.c_long
 
 
 def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: bytes = b"") -> None:
-    """Attach a file system, or do what `flags` say (man 2 mount)."""
+    """Mount a file system, or do what `flags` say (mount(2))."""
     result = libc.mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data or None)
     check(result, f"mount {kind or source} on {target}")
 
 
 def unmount(target: str) -> None:
-    """Take the topmost mount off `target` at once, although it may be in use; EINVAL if there is none."""
+    """Detach the topmost mount of `target`, even if it is in use; EINVAL if there is no mount."""
     check(libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
 
 
@@ -66,24 +66,24 @@ def set_namespace(descriptor: int, kind: int) -> None:
 
 
 def clone_tree(opened: int, *, recursive: bool = False) -> int:
-    """Return a descriptor for a bind mount of an open file or directory, attached nowhere.
+    """Return a descriptor of a detached clone of the mount of an open file or directory, with this file as its root.
 
-    `recursive` takes along what is mounted below it.
+    `recursive` includes the mounts below it.
     """
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     return check(call(_OPEN_TREE, opened, b"", flags), f"clone the mount of {os.readlink(f'/proc/self/fd/{opened}')}")
 
 
 def attach(tree: int, target: str) -> None:
-    """Mount a copy that is attached nowhere."""
+    """Attach a detached clone at `target`."""
     result = call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
     check(result, f"attach a mount to {target}")
 
 
 def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
-    """Map the ids of a copy that is attached nowhere. EINVAL where its file system has no id-mapped mounts.
+    """Map the ids of a detached clone. EINVAL if its file system does not support id-mapped mounts.
 
-    Mounts below its top keep their ids. `private` takes it out of mount propagation as well.
+    Mounts below its top keep their ids. `private` also takes it out of mount propagation.
     """
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_IDMAP, 0, MS_PRIVATE if private else 0, user_namespace)
     result = call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes))
@@ -91,15 +91,15 @@ def map_ids(tree: int, user_namespace: int, *, private: bool) -> None:
 
 
 def forbid_writes(tree: int) -> None:
-    """Make a copy that is attached nowhere read-only, also for root."""
+    """Make a detached clone read-only, also for root."""
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     check(call(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, attributes, len(attributes)), "make a mount read-only")
 
 
 def set_file_ids(uid: int, gid: int) -> None:
-    """Reach files as these ids of the host from now on, with all capabilities that this process has.
+    """Access files with these host ids from now on, with all capabilities that this process has.
 
-    setfsuid(2) takes the capabilities on files away, so they are set again.
+    setfsuid(2) drops the capabilities on files, so they are set again.
     """
     capabilities = _capabilities()
     libc.setfsgid(gid)
@@ -108,7 +108,7 @@ def set_file_ids(uid: int, gid: int) -> None:
 
 
 def open_inside(directory: int, path: str) -> int:
-    """Return an O_PATH descriptor of what is at `path` below an open directory, and follow no link on the way."""
+    """Return an O_PATH descriptor of `path` below an open directory; do not follow any link."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
     return check(call(_OPENAT2, directory, os.fsencode(path), how, len(how)), f"open {path}")
 
@@ -124,18 +124,18 @@ def _capabilities() -> ctypes.Array[ctypes.c_uint32]:
 
 
 def set_capabilities(sets: ctypes.Array[ctypes.c_uint32]) -> None:
-    """Set effective, permitted and inheritable capabilities, first the lower 32 of each set, then the higher."""
+    """Set effective, permitted and inheritable capabilities: the lower 32 bits of each set, then the higher."""
     check(libc.capset(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capset")
 
 
 def call(number: int, *arguments: int | bytes) -> int:
-    """Make a system call by its number; return what it returns, -1 for a failure."""
+    """Make a system call by number; return its result, -1 for a failure."""
     words = (each if isinstance(each, bytes) else ctypes.c_long(each) for each in arguments)
     return int(libc.syscall(ctypes.c_long(number), *words))
 
 
 def check(result: int, what: str) -> int:
-    """Return a result that is no failure; raise OSError, whose text begins with `what`, for one."""
+    """Return a successful result. Raise OSError for a failure, with a text that begins with `what`."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

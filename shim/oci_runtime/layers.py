@@ -1,10 +1,10 @@
 """Overlay mounts with id-mapped layers.
 
-A merged overlay cannot be id-mapped, but its layers can. All layers are below one directory. While an overlay is
-mounted, an id-mapped clone of that directory covers the directory, in a mount namespace of this process. So the mount
-has Docker's own options, and both Docker and a later start find them in the mount table.
+A merged overlay cannot be id-mapped, but its layers can. All layers are below one directory. While the overlay is being
+mounted, an id-mapped clone of that directory covers it, in a mount namespace of this process. So the mount has Docker's
+own options, and both Docker and a later start find them in the mount table.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from shim.base.proc import unescape
 from shim.oci_runtime import kernel
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from shim.base.proc import Mount
 
@@ -27,15 +27,18 @@ class Layers:
 
     def __init__(self, *, directory: str, options: bytes, lower: tuple[bytes, ...]) -> None:
         self.directory = directory
-        """What all of them are below, and what relative names of them are relative to."""
+        """The directory above all layers; relative layer names start here."""
         self.options = options
-        """As the mount was made with."""
+        """The options of the mount."""
         self.lower = lower
-        """Uppermost first. The writable layer is the first."""
+        """Uppermost first, starting with the writable layer."""
 
 
 def layers_of(mount: Mount) -> Layers:
-    """Return the layers of an overlay. Raise OSError for another file system, or where they cannot be told."""
+    """Return the layers of an overlay.
+
+    Raise OSError for another file system, or if the layers have no common directory.
+    """
     if mount.kind != OVERLAY:
         raise OSError(f"{mount.point} is on {os.fsdecode(mount.kind)}, not on an overlay")
     options = [option for option in _split(unescape(mount.fields[-1]), b",") if option not in _ACCESS]
@@ -60,7 +63,7 @@ def layers_of(mount: Mount) -> Layers:
 
 
 def _split(text: bytes, separator: bytes) -> list[bytes]:
-    """Split where no backslash is before the separator."""
+    """Split at separators that no backslash precedes."""
     first, *others = text.split(separator)
     found = [first]
     for piece in others:
@@ -72,17 +75,17 @@ def _split(text: bytes, separator: bytes) -> list[bytes]:
 
 
 def _relative_to(upper: list[bytes], mount: Mount) -> str:
-    """Return the directory that relative names are relative to.
+    """Return the directory that relative layer names start from.
 
-    Docker's overlay2 names all layers relative to the directory of the container's own, above the mount; containerd
-    names the lower ones relative to that above the writable one.
+    Docker's overlay2 names all layers relative to the parent of the container's own directory, in which the mount is;
+    containerd names the lower layers relative to the parent of the writable layer's directory.
     """
     place = os.fsdecode(upper[0]) if upper and upper[0][:1] == b"/" else mount.point
     return os.path.dirname(os.path.dirname(place))
 
 
 class FileIds:
-    """Reach files as these ids of the host inside the block, with all capabilities that root has."""
+    """Access files with these host ids inside the block, with all capabilities of root."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._ids = uid, gid
@@ -95,7 +98,7 @@ class FileIds:
 
 
 class Covered:
-    """Cover the directory of layers by an id-mapped clone inside the block, and make it the working directory."""
+    """Cover the directory of layers with an id-mapped clone, and make it the working directory, inside the block."""
 
     def __init__(self, layers: Layers, tree: int) -> None:
         self._directory = layers.directory
@@ -115,7 +118,7 @@ class Covered:
 
 
 def mapped_clone(layers: Layers, mapping: int) -> int:
-    """Return an id-mapped clone of the directory of layers, attached nowhere."""
+    """Return a detached id-mapped clone of the directory of layers."""
     opened = os.open(layers.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         tree = kernel.clone_tree(opened)
@@ -126,6 +129,6 @@ def mapped_clone(layers: Layers, mapping: int) -> int:
 
 
 def read_only_options(layers: Layers, *, empty: str) -> bytes:
-    """Return the options to mount all layers read-only. `empty` is a directory, for an overlay needs two layers."""
+    """Return the options to mount all layers read-only. `empty` is an empty directory: an overlay needs two layers."""
     lower = layers.lower if len(layers.lower) > 1 else (*layers.lower, os.fsencode(empty))
     return b"lowerdir=" + b":".join(lower)

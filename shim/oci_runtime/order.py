@@ -1,10 +1,10 @@
-"""The order of a container: the changes that the OCI runtime makes in its config.json. A file for each container.
+"""Orders: files with the changes that the OCI runtime makes to a container's config.json.
 
-The server writes it between Docker's create and start. A file is one line, `VERSION UID GID CREATE EXEC CHECKSUM`,
-which the shell script reads as well, and JSON after it. UID and GID are the host's ids of the container's root, 0
-without a user namespace. CREATE and EXEC are 1 where this program has something to do at that verb, else 0.
+The server writes the order between Docker's create and start. Its first line is `VERSION UID GID CREATE EXEC CHECKSUM`,
+which the calling shell script reads too; JSON follows. UID and GID are the host ids of the container's root, 0 without
+a user namespace. CREATE and EXEC are 1 if this program has work at that verb, else 0.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from types import SimpleNamespace
 
 from shim.oci_runtime import json_text
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
 FILE_LIMIT = 1 << 20
-"""Most bytes of an order."""
+"""Maximum bytes of an order."""
 _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _ID_LENGTHS = range(1, 129)
 _MOST_DIGITS = (9, 10, 10, 1, 1, 10)
-"""Of each number in the first line."""
+"""Maximum digits of each number in the first line."""
 
 
 Json = dict[str, "Any"]
 
 
 class OrderError(Exception):
-    """An order that is missing, damaged or newer than this program."""
+    """The order is missing, damaged, or newer than this program."""
 
 
 class UserNamespace(SimpleNamespace):
-    """The user namespace of a pod: a range of uids and a range of gids, both from 0 in the container."""
+    """The user namespace of a pod: a range of uids and a range of gids, both starting at 0 in the container."""
 
     def __init__(self, *, uid: int, uids: int, gid: int, gids: int, pause: str) -> None:
         self.uid = uid
-        """The host's id of uid 0."""
+        """Host id of uid 0."""
         self.uids = uids
-        """How many uids follow each other."""
+        """Number of consecutive uids."""
         self.gid = gid
         self.gids = gids
         self.pause = pause
-        """Docker's id of the running container whose namespace is joined; empty for the container that makes it."""
+        """Docker's id of the running container whose namespace to join; empty for the container that creates it."""
 
 
 class Order(SimpleNamespace):
@@ -67,17 +67,17 @@ class Order(SimpleNamespace):
         self.container = container
         """Docker's id."""
         self.user_namespace = user_namespace
-        """None for a container that has the node's."""
+        """None for a container in the node's user namespace."""
         self.docker_root = docker_root
         """Docker's data directory. Mounts from there (`/etc/hosts`, volumes of the image) get the pod's ids."""
         self.mapped = mapped
-        """Container paths of the other mounts that get the pod's ids. All the rest keeps the host's."""
+        """Container paths of further mounts that get the pod's ids. All other mounts keep the host's ids."""
         self.kept = kept
-        """Container paths of mounts that keep the host's ids, also those from Docker's data directory."""
+        """Container paths of mounts that keep the host's ids, even from Docker's data directory."""
         self.adjustment: Json = adjustment or {}
-        """Changes of config.json that NRI plugins have asked for, by kind (`shim.oci_runtime.adjust`)."""
+        """NRI plugins' changes of config.json, by kind (`shim.oci_runtime.adjust`)."""
         self.process: Json = process or {}
-        """Changes of the processes of exec."""
+        """NRI plugins' changes of exec processes."""
 
 
 def encode(order: Order) -> bytes:
@@ -91,7 +91,7 @@ def encode(order: Order) -> bytes:
 
 
 def decode(content: bytes, *, container: str) -> Order:
-    """Read the content of an order's file. Raise OrderError with the reason why it is none of this container."""
+    """Parse the content of an order's file. Raise OrderError if it is not a valid order of this container."""
     header, _, body = content.partition(b"\n")
     words = header.split(b" ")
     if not _are_numbers(words):
@@ -100,7 +100,7 @@ def decode(content: bytes, *, container: str) -> Order:
     if version != VERSION:
         raise OrderError(f"it has version {version}, and this program reads version {VERSION}")
     if int(words[-1]) != _checksum(header.rpartition(b" ")[0], body):
-        raise OrderError("its checksum is another one")
+        raise OrderError("its checksum does not match")
     plain: Json = json_text.read(body)
     order = Order(
         container=plain["container"],
@@ -117,7 +117,7 @@ def decode(content: bytes, *, container: str) -> Order:
 
 
 def _are_numbers(words: list[bytes]) -> bool:
-    """Return whether the words of the first line have its form."""
+    """Return whether the first line has the right form."""
     return (
         len(words) == len(_MOST_DIGITS)
         and all(word.isdigit() and len(word) <= most for word, most in zip(words, _MOST_DIGITS, strict=True))
@@ -128,11 +128,11 @@ def _are_numbers(words: list[bytes]) -> bool:
 def read(directory: str, container: str) -> Order:
     """Read the order of a container. Raise OrderError with its path.
 
-    Only a file that root alone can have written counts, in a directory that root alone can change.
+    The file and its directory must be writable by root alone.
     """
     path = f"{directory}/{container}"
     if len(container) not in _ID_LENGTHS or not _ID_CHARACTERS.issuperset(container):
-        raise OrderError(f"{container[:140]!r} is not the id of a container")
+        raise OrderError(f"{container[:140]!r} is not a container id")
     try:
         at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -144,7 +144,7 @@ def read(directory: str, container: str) -> Order:
             _check_private(os.fstat(file), what=path)
             content = opened.read(FILE_LIMIT + 1)
     except FileNotFoundError as error:
-        raise OrderError(f"container {container} has no order {path}: the CRI server has to create it again") from error
+        raise OrderError(f"container {container} has no order {path}: the CRI server must create it again") from error
     except OSError as error:
         raise OrderError(f"read {path}: {error.strerror}") from error
     if len(content) > FILE_LIMIT:
@@ -159,7 +159,7 @@ def _check_private(found: os.stat_result, *, what: str) -> None:
     if found.st_uid != 0 or found.st_mode & 0o077:
         raise OrderError(f"{what} must belong to root, with mode 0600 or 0700")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise OrderError(f"{what} is not a file")
+        raise OrderError(f"{what} is not a regular file or directory")
 
 
 def _checksum(start: bytes, body: bytes) -> int:

@@ -1,6 +1,6 @@
-"""Test whether this kernel and this file system can run a container in a user namespace, by a real mount.
+"""Tests with a real mount whether this kernel and this file system support containers in user namespaces.
 
-Mounts are made in a mount namespace that ends with this process, files below a directory that is removed again.
+Mounts are made in a mount namespace that ends with this process, and files below a directory that is removed again.
 """
 
 import os
@@ -14,11 +14,11 @@ from shim.oci_runtime.user_namespace import mapping_of
 _NAME = "pydockershim-self-test"
 _MOUNT_POINTS = ("/merged", "/memory")
 _OWNER = 1 << 20
-"""The host's id of root in the test's namespace; any will do."""
+"""Host id of root in the test's namespace; the value is arbitrary."""
 
 
 def run(store: str) -> None:
-    """Raise OSError, which says what is missing, unless it works below the directory `store`."""
+    """Raise OSError with the reason if containers in user namespaces do not work below the directory `store`."""
     place = f"{store}/{_NAME}"
     _remove(place)
     try:
@@ -28,13 +28,14 @@ def run(store: str) -> None:
         _try(place)
     finally:
         for name in _MOUNT_POINTS:
-            with suppress(OSError):  # not mounted: the test has failed before
+            with suppress(OSError):  # not mounted, because an earlier step failed
                 kernel.unmount(f"{place}{name}")
         _remove(place)
 
 
 def _try(place: str) -> None:
-    # Without the host's root, which takes a capability that the server's unit has dropped (CAP_SETFCAP).
+    # Without SPARE_ID, because mapping the host's root takes a capability that the server's unit has dropped
+    # (CAP_SETFCAP).
     mapping = mapping_of(UserNamespace(uid=_OWNER, uids=1 << 16, gid=_OWNER, gids=1 << 16, pause=""), spare=False)
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)

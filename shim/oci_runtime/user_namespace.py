@@ -1,6 +1,6 @@
-"""The two user namespaces that a container needs: a namespace that maps the ids of mounts, and the pod's.
+"""The two user namespaces of a container: a namespace that maps the ids of mounts, and the pod's.
 
-It imports little: the program starts anew for each container.
+It imports little, because the program starts anew for each container.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import os
 from shim.oci_runtime import json_text, kernel
 from shim.oci_runtime.order import OrderError
 
-TYPE_CHECKING = False  # to load typing takes as long as to load this package
+TYPE_CHECKING = False  # importing typing takes as long as this whole package
 if TYPE_CHECKING:
     from shim.oci_runtime.order import UserNamespace
 
 SPARE_ID = 4294901760
 """The id on disk of the host's root in the layers of a container.
 
-Without an id there, Docker could not make files in the root of the container (`docker cp`). No file of an image has
-this id, and the container sees its files as nobody's.
+Without such an id Docker could not create files in the container's root (`docker cp`). No file of an image has this id,
+and in the container such files belong to nobody.
 """
 
 _START_TIME = 19
-"""Field of /proc/<pid>/stat, counted behind the command's name (proc_pid_stat(5))."""
+"""Index of the field in /proc/<pid>/stat after the command's name (proc_pid_stat(5))."""
 
 
 def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
-    """Return a descriptor of a new user namespace that maps ids as a pod's does, for mounts; `spare` adds SPARE_ID.
+    """Return a descriptor of a new user namespace that maps ids like the pod's, for mounts; `spare` adds SPARE_ID.
 
-    The kernel takes a mapping for a mount from a namespace alone. It needs a process, which ends here.
+    The kernel takes a mount's mapping only from a namespace. Creating it needs a process, which ends here.
     """
     ready, entered = os.pipe()
     hold, release = os.pipe()
@@ -45,7 +45,7 @@ def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
     os.close(hold)
     try:
         if not os.read(ready, 1):
-            raise OSError("a user namespace could not be made: see user.max_user_namespaces (sysctl)")
+            raise OSError("cannot create a user namespace: see user.max_user_namespaces (sysctl)")
         for name, first, count in (("uid_map", wanted.uid, wanted.uids), ("gid_map", wanted.gid, wanted.gids)):
             with open(f"/proc/{child}/{name}", "wb") as table:
                 table.write(b"0 %d %d\n" % (first, count) + (b"%d 0 1\n" % SPARE_ID if spare else b""))
@@ -61,16 +61,16 @@ class Pod:
 
     def __init__(self, *, users: int, has_network_of_host: bool) -> None:
         self.users = users
-        """Descriptor of the user namespace, which programs executed next inherit."""
+        """Descriptor of the user namespace; programs that are executed later inherit it."""
         self.has_network_of_host = has_network_of_host
 
 
 def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
-    """Return the namespaces of a pod's pause container. Raise OrderError when it does not run.
+    """Return the namespaces of a pod's pause container. Raise OrderError if it does not run.
 
-    `state_root` is runc's directory of containers. The process is told from another with the same pid by its start
-    time, and the namespace by its mapping. All is read below one descriptor, which stays with the process: a later one
-    with the same pid is never read.
+    `state_root` is runc's directory of containers. The start time distinguishes the process from another with the same
+    pid, and the mapping verifies the namespace. Everything is read through one descriptor, which stays bound to the
+    process: a later process with the same pid is never read.
     """
     path = f"{state_root}/{wanted.pause}/state.json"
     try:
@@ -88,10 +88,10 @@ def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
 
 def _pod(process: int, wanted: UserNamespace, *, started: int) -> Pod:
     if int(_read(process, "stat").rpartition(b")")[2].split()[_START_TIME]) != started:
-        raise OrderError(f"the pause container {wanted.pause} of its pod has ended")
+        raise OrderError(f"the pause container {wanted.pause} of its pod has exited")
     for name, first, count in (("uid_map", wanted.uid, wanted.uids), ("gid_map", wanted.gid, wanted.gids)):
         if _read(process, name).split() != [b"0", b"%d" % first, b"%d" % count]:
-            raise OrderError(f"the user namespace of its pod has another {name} than ordered")
+            raise OrderError(f"the user namespace of its pod has a different {name} than ordered")
     network = os.stat("ns/net", dir_fd=process).st_ino
     users = os.open("ns/user", os.O_RDONLY, dir_fd=process)
     os.set_inheritable(users, True)

@@ -1,1 +1,1 @@
-"""What containers and pods use, from files of the kernel alone: no question of this package is one to Docker."""
+"""Resource usage of containers and pods, read from the kernel's files: nothing in this package asks Docker for it."""

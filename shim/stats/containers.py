@@ -12,10 +12,10 @@ from shim.view.records import ContainerRecord
 
 
 def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
-    """Return what a container uses. Raise NotFound for an unknown id.
+    """Return the resource usage of a container. Raise NotFound for an unknown id.
 
-    One that does not run uses nothing but its last known CPU time and its layer. Of one that may run, what cannot be
-    read is not set.
+    A stopped container reports its last known CPU time and its layer, and zero for everything else. For a container
+    that may run, values that cannot be read stay unset.
     """
     record = rt.view.container(container_id)
     if not record.state.may_run:
@@ -24,13 +24,13 @@ def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
 
 
 def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
-    """Return what all running containers use that match every part of the filter; ids in it may be unique prefixes.
+    """Return the usage of all running containers that match every part of the filter; its ids may be unique prefixes.
 
-    Raise InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
-    ends in the meantime is left out, and so is one whose control group cannot be read.
+    Raise InvalidArgument for a prefix that matches several containers, running or not. A container that exits during
+    the call, or whose control group cannot be read, is omitted.
 
-    A prefetched answer is returned once, and within half a second again. A request before the next one gets later CPU
-    time, read in the meantime or now: a client that computes a rate from two answers needs two times.
+    A prefetched answer is returned once, and again within half a second. A later request before the next pass gets
+    newer CPU time, because a client that computes a rate from two answers needs two timestamps.
     """
     rt.stats_cache.container_stats.touch()
     fitting = filter_containers(
@@ -44,13 +44,13 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
 
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
-    """Return what a running container uses, also for the stats of its pod; None when it has ended."""
+    """Return the usage of a running container, also for the stats of its pod; None if it has exited."""
     reading = container_reading(rt, record)
     return None if reading is None else stats_of(rt, record, reading=reading)
 
 
 def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.ContainerStats:
-    """Build the stats of a running container from what was read."""
+    """Build the stats of a running container from a reading."""
     processor, memory, at = reading.processor, reading.memory, reading.at
     return pb.ContainerStats(
         attributes=_attributes(rt, record),
@@ -63,20 +63,20 @@ def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.Co
 
 
 def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage | None:
-    """Return the last measurement of a container's layer; None before the first."""
+    """Return the last measurement of a container's layer; None before the first measurement."""
     layer = rt.stats_cache.layers.get(record.id)
     return None if layer is None else messages.filesystem_usage(layer)
 
 
 def with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerStats) -> pb.ContainerStats | None:
-    """Return what was read of a running container before, with current CPU time; None when it has ended."""
+    """Return a copy of `known` with current CPU time; None if the container has exited."""
     stats = pb.ContainerStats()
-    stats.CopyFrom(known)  # it is shared with answers that are on their way
+    stats.CopyFrom(known)  # answers in flight share it
     return stats if set_current_cpu(rt, record, stats=stats) else None
 
 
 def set_current_cpu(rt: Runtime, record: ContainerRecord, *, stats: pb.ContainerStats) -> bool:
-    """Put current CPU time into what was read of a running container before. Return False when it has ended."""
+    """Update the CPU time in the stats of a running container. Return False if it has exited."""
     processor = container_processor(rt, record)
     if processor is not None:
         messages.set_cpu_usage(stats.cpu, processor.cpu, at=processor.at, rate=processor.rate)
@@ -94,7 +94,7 @@ def _stats_for_list(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats |
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
-    """Return what is known of a running container whose groups cannot all be read; the rest is unknown, not 0."""
+    """Return the stats of a running container of which some files cannot be read; missing values are unset, not 0."""
     processor = container_processor(rt, record)
     cpu = None if processor is None else messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate)
     return pb.ContainerStats(attributes=_attributes(rt, record), cpu=cpu, writable_layer=writable_layer(rt, record))

@@ -1,7 +1,7 @@
-"""The metrics of containers and pods that the kubelet passes on: names, help, labels, and where each value is from.
+"""The pod and container metrics that the kubelet passes on: names, help texts, labels, and the source of each value.
 
-The names and their meaning are cAdvisor's, since dashboards and alerts ask for them. Values are whole numbers, as the
-CRI has no others: seconds are cut off.
+Names and meanings are cAdvisor's, because dashboards and alerts query them. Values are integers, because the CRI has no
+other type: fractions of a second are cut off.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ F = TypeVar("F", bound=CpuFigures)
 _Metrics = tuple[ContainerMetric[Figures], ...]
 
 BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
-"""Labels of every metric; some have more behind them."""
+"""Labels of every metric; some metrics append more."""
 
 
 def descriptor(metric: ContainerMetric[Figures] | PodMetric) -> pb.MetricDescriptor:
-    """Describe a metric in the CRI's words."""
+    """Return the CRI descriptor of a metric."""
     return pb.MetricDescriptor(name=metric.name, help=metric.help, label_keys=[*BASE_LABELS, *metric.labels])
 
 
@@ -59,7 +59,7 @@ def _by_device(value: Callable[[Io], int]) -> Callable[[Figures], Values]:
 
 
 def _of_layer(value: Callable[[LayerUsage, FileSystem], int]) -> Callable[[Figures], Values]:
-    """Values of the file system that the layer of a container lies on, once that has been measured."""
+    """Values of the file system that holds a container's layer, once that is measured."""
 
     def values(figures: Figures) -> Iterator[tuple[tuple[str, ...], int]]:
         layer, system = figures.layer, figures.file_system
@@ -79,7 +79,7 @@ def _device_usage(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | Non
 def _failures(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
     memory = figures.memory
     for kind, value in (("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)):
-        # A container's group has none below it that would not be the container's own.
+        # A container's group has no child groups of other containers, so both scopes have the same value.
         yield (kind, "container"), value
         yield (kind, "hierarchy"), value
 
@@ -120,7 +120,7 @@ MEMORY: _Metrics = (
         lambda f: f.memory_history.kernel,
     ),
     _gauge("container_memory_mapped_file", "Mapped files in memory, in bytes.", lambda f: f.memory.mapped_file),
-    # Without swap nothing is swapped out: that is known, not guessed.
+    # Without swap the value is known to be 0.
     _gauge("container_memory_swap", "Swap in use, in bytes.", lambda f: f.memory.swap_usage or 0),
     _counter("container_memory_failcnt", "Times the memory limit was reached.", lambda f: f.memory_history.limit_hits),
     _gauge("container_memory_usage_bytes", "Memory in use, page cache included, in bytes.", lambda f: f.memory.usage),
@@ -234,7 +234,7 @@ SPECIFICATION: _Metrics = (
     _gauge(
         "container_spec_cpu_quota",
         "CPU time the container may use in each period, in microseconds.",
-        # Dashboards divide by it: without a quota there must be none.
+        # Dashboards divide by this value, so a container without a quota must not report it.
         lambda f: f.host.cpu_quota if f.host.cpu_quota > 0 else None,
     ),
     _gauge("container_spec_memory_limit_bytes", "Memory limit, in bytes; 0 for none.", lambda f: f.memory.limit or 0),

@@ -1,8 +1,8 @@
-"""What containers have written to their layers: measured by one thread, slowly, and never for a request.
+"""Disk usage of containers' writable layers: measured slowly by one thread, never during a request.
 
-What images take is measured beside it, see `shim.stats.images`.
+The same thread measures the image store (`shim.stats.images`).
 
-Docker's own way (`inspect?size=1`) walks in the daemon as fast as it can, which loads nodes.
+Docker's own way (`inspect?size=1`) walks the layers inside dockerd as fast as it can, which loads nodes.
 """
 
 import os
@@ -27,24 +27,25 @@ from shim.stats_cache import FileSystem, LayerUsage
 from shim.view.records import ContainerRecord
 
 SHARE = 0.03
-"""Of one core, over any longer time."""
+"""Fraction of one core that measuring may use in the long run."""
 _BURST = 0.1
-"""Seconds of CPU time that may be used at once after a pause: the layers of new containers are small."""
+"""Seconds of CPU time that may be used at once after a pause: new containers have small layers."""
 PERIOD = 30.0
-"""Seconds between two measurements of one layer, when they are cheap."""
+"""Seconds between two measurements of one layer, if they are cheap."""
 _COOLDOWN_FACTOR = 300
-"""A layer is not measured again for this many times the CPU time that its measurement took."""
+"""After a measurement, a layer rests for this many times the CPU time that the measurement took."""
 
 _BLOCK = 512
-"""Bytes of a block of stat(2), whatever the file system has."""
+"""Bytes in a block as stat(2) counts them, on every file system."""
 _SLICE = 256
-"""Entries between two checks of the budget."""
+"""Directory entries between two checks of the budget."""
 _MAX_LINKED = 100_000
-"""Files with several names that are remembered; of each further one, every name counts as its part of the file."""
+"""Files with several names whose inodes are remembered. For further files, each name counts as its share of the
+file."""
 _MAX_PENDING = 20_000
-"""Subdirectories of one directory that are remembered; where there are more, it is read again for the rest."""
+"""Subdirectories of one directory that are remembered at a time. A directory with more is read again for the rest."""
 _SLICES_PER_TURN = 20
-"""Slices after which a walk that is not done lets the others pass."""
+"""Slices after which an unfinished walk lets the other walks run."""
 
 _STOP_SECONDS = 0.5
 _PROC = Path("/proc")
@@ -54,16 +55,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What is below a directory, itself included."""
+    """Disk usage of a directory tree, including its top directory."""
 
     used_bytes: int
     inodes: int
 
 
 def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
-    """Return the directory of a container's layer, found while it ran; None where it cannot be seen.
+    """Return the directory of a container's writable layer, found while the container ran; None if it cannot be found.
 
-    Found once: what a process of the container makes of its own root later is not followed.
+    The first result is cached: if a process of the container changes its own root later, that is not followed.
     """
     known = rt.stats_cache.uppers.get(record.id)
     if known is None and record.state.pid:
@@ -81,7 +82,7 @@ def _whole(rt: Runtime, upper: Path) -> Path | None:
 
 
 def file_system_of(directory: Path) -> FileSystem | None:
-    """Describe the file system of a layer; None when the layer has gone."""
+    """Describe the file system of a layer; None if the layer is gone."""
     try:
         found, device = os.statvfs(directory), directory.stat().st_dev
     except OSError:
@@ -96,18 +97,18 @@ def file_system_of(directory: Path) -> FileSystem | None:
 
 
 def walk(top: Path) -> Generator[None, None, Sum]:
-    """Add up what is below `top`, and yield after each few hundred entries.
+    """Add up the disk usage below `top`; yield after every few hundred entries.
 
-    As `du` counts: blocks on disk, a file with several names once, no other file system. What vanishes in the
-    meantime is left out. Raise OSError when `top` itself cannot be read.
+    Counts as `du` does: blocks on disk, each file with several names once, one file system. Entries that vanish during
+    the walk are omitted. Raise OSError if `top` itself cannot be read.
     """
     # Strategy: depth first with a stack of directories, in slices of entries after which the caller may pause. A file
-    # with several names counts at the first one, as long as their inode numbers fit in memory; beyond that each name
-    # counts as its part of the file, so that the sum stays right.
+    # with several names counts at its first name, as long as its inode number fits in memory. Beyond that bound each
+    # name counts as its share of the file, so the sum stays right.
     first = top.stat()
     used, inodes = float(first.st_blocks * _BLOCK), 1.0
     linked: set[int] = set()
-    # Directories still to be read: path, inode number, and how many of its entries have been counted.
+    # Directories to read: path, inode number, and the number of entries already counted.
     waiting = [(str(top), first.st_ino, 0)]
     seen = 0
     while waiting:
@@ -123,7 +124,7 @@ def walk(top: Path) -> Generator[None, None, Sum]:
             part = 1.0
             if entry.is_dir(follow_symlinks=False):
                 if len(waiting) - before == _MAX_PENDING:
-                    # The rest comes when these have been read.
+                    # Read the rest after these subdirectories.
                     waiting.insert(before, (directory, number, position))
                     break
                 waiting.append((f"{directory}/{entry.name}", status.st_ino, 0))
@@ -137,16 +138,17 @@ def walk(top: Path) -> Generator[None, None, Sum]:
 
 
 def growth(top: Path, *, since: Path) -> Generator[None, None, Sum]:
-    """Return by how much what is below `top` is more than below `since`; otherwise as `walk`."""
+    """Return how much more `top` uses than `since`; otherwise like `walk`."""
     before = yield from walk(since)
     now = yield from walk(top)
     return Sum(max(0, now.used_bytes - before.used_bytes), max(0, now.inodes - before.inodes))
 
 
 def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
-    """Yield what is in a directory, of which device and inode number were seen before.
+    """Yield the entries of a directory, if it still has this device and inode number.
 
-    A container may have put a link into its place in the meantime, or into that of one above: nothing outside is read.
+    A container may have replaced the directory, or a parent of it, by a link in the meantime: nothing outside the layer
+    is read.
     """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -171,7 +173,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 class Budget:
-    """CPU time that may be used: `share` of what passes, and at most `burst` seconds of it saved up."""
+    """A CPU budget: `share` of the elapsed time, of which at most `burst` seconds can be saved up."""
 
     def __init__(self, *, share: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share
@@ -181,7 +183,7 @@ class Budget:
         self._at = clock()
 
     def spend(self, seconds: float) -> float:
-        """Take what was used; return how many seconds to wait before anything more is."""
+        """Charge the CPU seconds that were used; return how many seconds to wait before the next work."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
         self._at = now
@@ -189,34 +191,34 @@ class Budget:
 
 
 class Parts(Protocol):
-    """What else is to be measured, part by part, when it is its turn."""
+    """Further directories to measure, one at a time."""
 
     def next_part(self) -> tuple[str, Path] | None:
-        """Return name and directory of the next part; None when there is none for now."""
+        """Return name and directory of the next part; None if no part is due."""
         ...
 
     def note(self, name: str, total: Sum) -> None:
-        """Take what was found; nothing for a part that could not be read."""
+        """Record the measurement of a part, zero if it could not be read."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Walk:
     name: str
-    """Of the container or of the part, for logs and to find it again."""
+    """Container id or name of the part; identifies the walk, also in logs."""
     under_way: Generator[None, None, Sum]
     finish: Callable[["_Walk", Sum | None], None]
-    """Takes what was found; None when the directory could not be read."""
+    """Receives the result; None if the directory could not be read."""
     cost: float = 0.0
-    """Seconds of CPU time so far."""
+    """Seconds of CPU time used so far."""
 
 
 class LayerMeter:
-    """Measures the layers of running containers, one after the other, from `start` to `stop`.
+    """Measures the layers of running containers one after another, between `start` and `stop`.
 
-    A walk that takes long lets the others pass every few thousand entries, so that a container with a million files
-    delays no other one's figure. A container that has just been started has its turn at once, also while the
-    budget is being waited for: metrics that are asked for before lack its file system.
+    A long walk lets the other walks run every few thousand entries, so a container with a million files does not delay
+    the others. A container that has just started is measured at once, even while the budget is exhausted: until then
+    metrics lack its file system.
     """
 
     def __init__(
@@ -228,11 +230,11 @@ class LayerMeter:
         interval: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        """Measure the layers of `rt`, and `parts` one at a time beside them, from the same budget.
+        """Measure the layers of `rt`, and `parts` one at a time, from one budget.
 
-        `interval` is how many seconds may pass before new containers are noticed.
+        `interval` is the number of seconds until new containers are noticed.
 
-        `wait` lets seconds pass that the budget wants, or fewer when a container is started or the meter stopped.
+        `wait` pauses for the seconds that the budget demands, or shorter if a container starts or the meter stops.
         """
         self._rt = rt
         self._parts = parts
@@ -241,21 +243,21 @@ class LayerMeter:
         self._walks: deque[_Walk] = deque()
         self._due: dict[str, float] = {}
         self._has_part = False
-        """Whether one of the walks is of a part."""
+        """Whether a part is among the walks."""
         self._stopping = threading.Event()
         self._container_started = threading.Event()
-        """Also set when the meter is stopped."""
+        """Also set by `stop`."""
         rt.stats_cache.on_container_started(self._container_started.set)
         self._wait = wait or self._container_started.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a walk under way is given up, and a disk that does not answer is not waited for."""
+        """Stop the thread. Abandons the current walk, and does not wait for a disk that hangs."""
         self._stopping.set()
         self._scope.cancel()
         self._container_started.set()
@@ -266,13 +268,13 @@ class LayerMeter:
             until = time.monotonic() + self._interval
             try:
                 self._measure()
-            except Exception:  # without this thread every layer would silently keep its last figure
+            except Exception:  # without this thread all figures would silently go stale
                 log.exception("failed to measure layers, will retry")
             if self._container_started.wait(max(0.0, until - time.monotonic())):
                 self._container_started.clear()
 
     def _measure(self) -> None:
-        """Begin to measure the layers that are due, and measure until the next interval."""
+        """Start the walks that are due, and advance walks until the next interval."""
         try:
             with deadline.entered(self._scope):
                 self._begin_due()
@@ -283,7 +285,7 @@ class LayerMeter:
         until = time.monotonic() + self._interval
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
-            if self._container_started.is_set():  # checked after the walk, so that each pass advances one
+            if self._container_started.is_set():  # checked after the walk, so that each pass advances at least one
                 return
 
     def _begin_due(self) -> None:
@@ -296,18 +298,18 @@ class LayerMeter:
                 continue
             upper = upper_of(self._rt, records[key])
             if upper is not None:
-                # What has no figure at all goes first.
+                # Layers without any measurement go first.
                 begin = self._walks.append if key in self._due else self._walks.appendleft
                 copy = image_copy(upper)
                 measuring = walk(upper) if copy is None else growth(upper, since=copy)
                 begin(_Walk(key, measuring, partial(self._finish_layer, upper)))
-            # Unless set at its end, also when it fails or cannot be found.
+            # A successful walk replaces this at its end.
             self._due[key] = now + PERIOD
 
     def _begin_part(self) -> None:
         if self._parts is None:
             return
-        self._has_part = False  # also when the next one fails
+        self._has_part = False  # also if the next part fails
         with deadline.entered(self._scope):
             part = self._parts.next_part()
         self._has_part = part is not None
@@ -316,11 +318,11 @@ class LayerMeter:
             self._walks.append(_Walk(name, walk(top), partial(self._finish_part, self._parts)))
 
     def _advance(self, turn: _Walk) -> None:
-        """Advance one walk for its turn, or until a container is started; if not done, it goes behind the others."""
+        """Advance a walk by one turn, or until a container starts; an unfinished walk goes to the end of the queue."""
         for _ in range(_SLICES_PER_TURN):
             before = turn.cost
             more = self._slice(turn)
-            # Also after the last slice: many small layers cost as much as a large one.
+            # Also after the last slice: many small layers cost as much as a large layer.
             pause = self._budget.spend(turn.cost - before)
             if pause:
                 self._wait(pause)
@@ -331,7 +333,7 @@ class LayerMeter:
         self._walks.append(turn)
 
     def _slice(self, turn: _Walk) -> bool:
-        """Advance one walk by a slice; return whether there is more of it."""
+        """Advance a walk by one slice; return whether it is unfinished."""
         began = time.thread_time()
         try:
             next(turn.under_way)
@@ -340,7 +342,7 @@ class LayerMeter:
         except OSError as error:
             log.debug("failed to measure layer", layer=turn.name, error=error)
             total = None
-        except Exception:  # a walk that does not finish would keep all further parts from being begun
+        except Exception:  # a walk that never finishes would block all further parts
             log.exception("failed to measure layer", layer=turn.name)
             total = None
         else:

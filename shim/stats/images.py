@@ -1,8 +1,8 @@
-"""What images take of the disk, layer by layer: what has been measured once stays as it is for ever.
+"""Disk usage of images, by layer: an image layer never changes, so each is measured once.
 
-So the store is walked once in the life of a server, and later only what is new. Docker's own figure (`/system/df`) adds
-up the same layers, but an Engine before API 1.42 walks the layers of all containers and all volumes for it as well; it
-knows no inodes, and with the containerd image store neither what has been pulled and is kept packed.
+So the store is walked once in the life of a server, and after that only new layers. Docker's own figure (`/system/df`)
+adds up the same layers, but an Engine before API 1.42 also walks the layers of all containers and all volumes for it.
+It reports no inodes, and with the containerd image store it omits the compressed blobs that pulls leave.
 """
 
 import os
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoreMeter:
-    """Chooses what is to be walked next, and adds up the results. For one thread."""
+    """Chooses the next part of the store to measure, and adds up the results. Not thread-safe."""
 
     def __init__(self, rt: Runtime, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rt = rt
@@ -40,7 +40,7 @@ class StoreMeter:
         self._complaint = ""
 
     def next_part(self) -> tuple[str, Path] | None:
-        """Return name and directory of what has not been measured yet; None when there is nothing for now."""
+        """Return name and directory of a part that has not been measured; None if no part is due."""
         if not self._waiting and self._clock() >= self._due:
             self._due = self._clock() + PERIOD
             try:
@@ -52,13 +52,13 @@ class StoreMeter:
         return self._waiting.popleft() if self._waiting else None
 
     def note(self, name: str, total: Sum) -> None:
-        """Add what a part takes."""
+        """Record the measurement of a part."""
         self._measured[name] = total
         if not self._waiting:
             self._publish()
 
     def _find_parts(self) -> None:
-        """Find out what there is to measure; what there is no more is forgotten."""
+        """List the parts of the store, and forget parts that are gone."""
         rt, info = self._rt, self._rt.facts.info()
         root = store_root(info, pids=(each.state.pid for each in rt.view.sandboxes() if each.state.running))
         if root != self._root:
@@ -85,7 +85,7 @@ class StoreMeter:
         )
 
     def _complain(self, complaint: str) -> None:
-        # On change only: the same failure comes back every period.
+        # Log a failure once, not at every period.
         if complaint != self._complaint:
             log.warning("failed to measure image store", error=complaint)
         self._complaint = complaint

@@ -1,4 +1,4 @@
-"""Figures as messages of the CRI. A figure the kernel does not report is a field that is not set."""
+"""CRI messages made from figures. A figure that the kernel does not report leaves its field unset."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,23 @@ from shim.stats.network import Interface
 from shim.stats_cache import LayerUsage
 
 LARGEST = (1 << 64) - 1
-"""What a field can hold."""
+"""Maximum of a field."""
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
-    """Wrap a number. A sum of counters near 2^64 is reported as the maximum."""
+    """Wrap a number, capped at the maximum: sums of counters may exceed it."""
     return None if number is None else pb.UInt64Value(value=min(number, LARGEST))
 
 
 def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
-    """Build CpuUsage; `at` in ns since the epoch, `rate` in nanoseconds per second."""
+    """Return a CpuUsage; `at` in ns since the epoch, `rate` in nanoseconds per second."""
     message = pb.CpuUsage()
     set_cpu_usage(message, cpu, at=at, rate=rate)
     return message
 
 
 def set_cpu_usage(message: pb.CpuUsage, cpu: Cpu, *, at: int, rate: int) -> None:
-    """Replace what CpuUsage contains."""
+    """Overwrite a CpuUsage."""
     message.timestamp = at
     message.usage_core_nano_seconds.value = min(cpu.usage, LARGEST)
     message.usage_nano_cores.value = min(rate, LARGEST)
@@ -35,7 +35,7 @@ def set_cpu_usage(message: pb.CpuUsage, cpu: Cpu, *, at: int, rate: int) -> None
 
 
 def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
-    """Build MemoryUsage; `at` in ns since the epoch."""
+    """Return a MemoryUsage; `at` in ns since the epoch."""
     return pb.MemoryUsage(
         timestamp=at,
         working_set_bytes=value(memory.working_set),
@@ -49,7 +49,7 @@ def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
 
 
 def swap_usage(memory: Memory, *, at: int) -> pb.SwapUsage | None:
-    """Build SwapUsage; None where the kernel does not count swap."""
+    """Return a SwapUsage; None if the kernel does not account swap."""
     if memory.swap_usage is None:
         return None
     return pb.SwapUsage(
@@ -60,12 +60,12 @@ def swap_usage(memory: Memory, *, at: int) -> pb.SwapUsage | None:
 
 
 def io_usage(psi: Psi | None, *, at: int) -> pb.IoUsage | None:
-    """Build IoUsage; None where the kernel does not report pressure."""
+    """Return an IoUsage; None if the kernel does not report pressure."""
     return None if psi is None else pb.IoUsage(timestamp=at, psi=psi_stats(psi))
 
 
 def psi_stats(psi: Psi | None) -> pb.PsiStats | None:
-    """Build PsiStats; None where the kernel does not report pressure."""
+    """Return a PsiStats; None if the kernel does not report pressure."""
     if psi is None:
         return None
     message = pb.PsiStats()
@@ -74,7 +74,7 @@ def psi_stats(psi: Psi | None) -> pb.PsiStats | None:
 
 
 def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
-    """Build FilesystemUsage: what a container has written, and to which file system."""
+    """Return the FilesystemUsage of a container's layer."""
     return pb.FilesystemUsage(
         timestamp=layer.at,
         fs_id=pb.FilesystemIdentifier(mountpoint=layer.store),
@@ -84,15 +84,15 @@ def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
 
 
 def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage | None:
-    """Build NetworkUsage of all interfaces; the default one is that of CNI, else the first. None without any.
+    """Return the NetworkUsage of all interfaces; None if there are none.
 
-    A kubelet takes it for granted that there is a default interface, and crashes where there is none.
+    The default interface is CNI's, or else the first: a kubelet crashes without a default interface.
     """
-    all_of_them = [_interface_usage(interface) for interface in interfaces]
-    if not all_of_them:
+    usages = [_interface_usage(interface) for interface in interfaces]
+    if not usages:
         return None
-    default = next((usage for usage in all_of_them if usage.name == INTERFACE), all_of_them[0])
-    return pb.NetworkUsage(timestamp=at, default_interface=default, interfaces=all_of_them)
+    default = next((usage for usage in usages if usage.name == INTERFACE), usages[0])
+    return pb.NetworkUsage(timestamp=at, default_interface=default, interfaces=usages)
 
 
 def _interface_usage(interface: Interface) -> pb.NetworkInterfaceUsage:

@@ -1,4 +1,4 @@
-"""What a metric is made of: the figures of one container, and how a value is taken from them."""
+"""The parts of a metric: the figures of a container, and how to take a value from them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from shim.stats.processes import Processes
 from shim.stats_cache import FileSystem, LayerUsage
 
 Values = Iterable[tuple[tuple[str, ...], int | None]]
-"""Further label values, and the number; None is left out."""
+"""Pairs of further label values and a number; a pair with None is omitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuFigures:
-    """CPU time of one container at one moment."""
+    """CPU time of a container at one moment."""
 
     cpu: Cpu
     cpu_times: CpuTimes
@@ -27,7 +27,7 @@ class CpuFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures(CpuFigures):
-    """Everything known of one container at one moment."""
+    """All figures of a container at one moment."""
 
     memory: Memory
     memory_history: MemoryHistory
@@ -44,7 +44,7 @@ class Figures(CpuFigures):
 
     @property
     def file_system(self) -> FileSystem | None:
-        """Return the file system that its layer lies on, once that has been measured."""
+        """Return the file system of the container's layer, once measured."""
         return self.layer.file_system if self.layer else None
 
 
@@ -53,19 +53,19 @@ F_contra = TypeVar("F_contra", bound=CpuFigures, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ContainerMetric(Generic[F_contra]):
-    """One metric of containers."""
+    """A metric of containers."""
 
     name: str
     help: str
     kind: pb.MetricType
     values: Callable[[F_contra], Values]
     labels: tuple[str, ...] = ()
-    """Behind BASE_LABELS."""
+    """Labels that follow BASE_LABELS."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodMetric:
-    """One metric of the network of a pod."""
+    """A metric of a pod's network."""
 
     name: str
     help: str

@@ -31,7 +31,7 @@ _DEVICES = Path("/sys/dev/block")
 
 
 def list_metric_descriptors() -> list[pb.MetricDescriptor]:
-    """Describe every metric there can be; those the kernel of a node does not report have no values there."""
+    """Describe all metrics; a metric that this node's kernel does not report has no values."""
     return [descriptor(metric) for metric in EVERY]
 
 
@@ -44,12 +44,12 @@ def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
 def pod_metrics(
     rt: Runtime, record: SandboxRecord, *, read: Mapping[ContainerId, Reading | None] | None = None
 ) -> pb.PodSandboxMetrics:
-    """Read all metrics of a pod now. Containers that have ended in the meantime are left out.
+    """Read all metrics of a pod. Containers that have exited in the meantime are omitted.
 
-    `read` is what the same pass has read of its containers already.
+    `read` holds readings of its containers from the same pass.
     """
     known = read or {}
-    # For this pass only: the number of a device that has gone is soon another one's, and a new one has no name yet.
+    # Cached for this pass only: device numbers are reused, and a new device may not have its name yet.
     device_name = functools.cache(_device_name)
     containers = (
         _container_metrics(
@@ -69,9 +69,9 @@ def pod_metrics(
 
 
 def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
-    """Return what was read of a pod before, with current CPU time and network: the rest costs many more files."""
+    """Return a copy of `known` with current CPU time and network counters; reading the rest costs many more files."""
     metrics = pb.PodSandboxMetrics()
-    metrics.CopyFrom(known)  # it is shared with answers that are on their way
+    metrics.CopyFrom(known)  # answers in flight share it
     del metrics.metrics[:]
     metrics.metrics.extend(_network_metrics(rt, record))
     running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
@@ -82,7 +82,7 @@ def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMet
     return metrics
 
 
-def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
+def _prefetched(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
     metrics = rt.stats_cache.sandbox_metrics.get(record.id)
     if metrics is None:
         return None
@@ -92,7 +92,7 @@ def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | No
 
 def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
     cache = rt.stats_cache.sandbox_metrics
-    metrics = _read_ahead(rt, record)
+    metrics = _prefetched(rt, record)
     if metrics is None:
         metrics = pod_metrics(rt, record)
     elif not cache.is_new(record.id, metrics):
@@ -101,14 +101,14 @@ def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetric
 
 
 def _set_current_cpu(rt: Runtime, record: ContainerRecord, *, metrics: pb.ContainerMetrics) -> None:
-    """Put current CPU time into the metrics of a container; leave those of one that is about to end."""
+    """Update the CPU time in a container's metrics; leave them unchanged if the container is about to exit."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     processor = container_processor(rt, record)
     if place is None or processor is None:
         return
     figures = CpuFigures(cpu=processor.cpu, cpu_times=place.group.cpu_times(), at=processor.at)
     current = {metric.name: value for metric in CPU for _, value in metric.values(figures)}
-    for metric in metrics.metrics[: len(CPU)]:  # they come first
+    for metric in metrics.metrics[: len(CPU)]:  # CPU metrics come first
         value = current.get(metric.name)
         if value is not None:
             metric.timestamp = figures.at
@@ -191,7 +191,7 @@ def _figures(
 
 
 def _device_name(major: int, minor: int) -> str:
-    """Return the name of a block device as dashboards know it; its number where it has no name any more."""
+    """Return the name of a block device as dashboards know it, or its number if it has no name."""
     try:
         return f"/dev/{os.path.basename(os.readlink(_DEVICES / f'{major}:{minor}'))}"  # noqa: PTH119, PTH115 - a text
     except OSError:
@@ -199,6 +199,6 @@ def _device_name(major: int, minor: int) -> str:
 
 
 def _image_name(rt: Runtime, image_id: ImageId, *, wanted: str) -> str:
-    """Return the name of an image that users know; of one that has gone since, the name it was requested by."""
+    """Return the name of an image that users know, or the requested name if the image is gone."""
     image = rt.view.images.last_known(image_id)
     return wanted if image is None else name_for_people(image, wanted=wanted)

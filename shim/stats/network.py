@@ -1,4 +1,4 @@
-"""Network counters of a pod, from /proc: no namespace is entered for them."""
+"""Network counters of a pod, from /proc, without entering its network namespace."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ _COLUMNS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """Counters of one interface since it was made; r is received, t transmitted."""
+    """Counters of an interface since its creation; rx is received, tx transmitted."""
 
     name: str
     rx_bytes: int
@@ -26,7 +26,7 @@ class Interface:
 
 
 def interfaces_from_net_dev(table: bytes) -> list[Interface]:
-    """Read /proc/<pid>/net/dev (proc(5)), without `lo`: what a pod sends to itself is no traffic."""
+    """Parse /proc/<pid>/net/dev (proc(5)), without `lo`: a pod's packets to itself are not traffic."""
     found = []
     for line in lines(table):
         # The name may touch the first number: the kernel pads to a width that large counters exceed.
@@ -41,7 +41,7 @@ def interfaces_from_net_dev(table: bytes) -> list[Interface]:
 
 
 def interfaces_of(pid: int, *, proc: Path = Path("/proc")) -> list[Interface] | None:
-    """Read the counters of the network namespace of a process; None when it has ended."""
+    """Read the counters of a process's network namespace; None if the process has exited."""
     table = read_list(f"{proc}/{pid}/net/dev")
     return None if table is None else interfaces_from_net_dev(table)
 

@@ -1,4 +1,7 @@
-"""Counting what the processes of a container hold, from /proc. What ends in the meantime is not counted."""
+"""Processes, threads, descriptors and sockets of a container, from /proc.
+
+Processes that exit meanwhile do not count.
+"""
 
 import os
 from collections.abc import Iterable
@@ -8,20 +11,21 @@ from shim.base.proc import lines, value_of
 from shim.cgroup.files import names, read
 
 MAX_PROCESSES = 2_000
-"""Processes of one container that are read; each further one counts as one thread that holds nothing.
+"""Processes of a container that are read. Each further process counts as one thread without descriptors.
 
-Tens of thousands would keep the interpreter busy for seconds, and with it all requests for figures."""
+Tens of thousands would keep the interpreter busy for seconds, and all requests for stats with it.
+"""
 
 MAX_DESCRIPTORS = 20_000
-"""Descriptors of one container that are read one by one; of more, the rest counts as no sockets."""
+"""Descriptors of a container that are checked for being sockets; further descriptors do not count as sockets."""
 
 _ULIMITS = {b"Max open files": "max_open_files"}
-"""Those cAdvisor reports, by their names in /proc/<pid>/limits."""
+"""The limits that cAdvisor reports, by their names in /proc/<pid>/limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the processes of a container hold together."""
+    """Totals of a container's processes."""
 
     count: int
     threads: int
@@ -30,7 +34,7 @@ class Processes:
 
 
 def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
-    """Count processes, threads, open descriptors and the sockets among them."""
+    """Count processes, threads, open descriptors, and sockets."""
     known = list(pids)
     count = threads = max(0, len(known) - MAX_PROCESSES)
     descriptors = sockets = 0
@@ -48,7 +52,7 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
 
 
 def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
-    """Read the soft limits of a process that are in the metrics, by their names there. Unlimited ones are left out."""
+    """Return a process's soft limits by their name in the metrics. Unlimited values are omitted."""
     found = {}
     for line in lines(read(f"{proc}/{pid}/limits") or b""):
         for title, name in _ULIMITS.items():

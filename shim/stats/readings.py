@@ -1,4 +1,4 @@
-"""Reading the control groups of containers and pods. What has gone in the meantime is None, never an error."""
+"""Readings of the control groups of containers and pods. A group that is gone gives None, never an error."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ from shim.stats_cache import Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 _QUICK_READ = 1_000_000
-"""Nanoseconds; a read that took no longer has the right moment."""
+"""Nanoseconds. If a read took no longer, its timestamp is exact enough."""
 _MAX_READS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """CPU time, when it was read (ns since the epoch), and its growth in ns per second over the last seconds."""
+    """CPU time, its timestamp (ns since the epoch), and its recent rate in ns per second."""
 
     at: int
     cpu: Cpu
@@ -28,7 +28,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What stats and metrics both report of a running container; each pass reads it once."""
+    """The figures of a running container that stats and metrics share; each pass reads them once."""
 
     place: Place
     processor: Processor
@@ -39,19 +39,19 @@ class Reading:
 
 
 def cadvisor_id(rt: Runtime, record: Record) -> str:
-    """Return what cAdvisor calls a container or pause container: the path of its control group; its id without one."""
+    """Return cAdvisor's name of a container or pause container: its control group's path, or its id without a group."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     return place.path if place is not None and place.path else record.id
 
 
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
-    """Read the CPU time of a container."""
+    """Read the CPU time of a container; None if it has exited."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     return None if place is None else _processor(rt, record, _read_with_time(place.group.cpu))
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
-    """Read a running container; None when it has ended."""
+    """Read a running container; None if it has exited."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
@@ -62,7 +62,7 @@ def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
 
 
 def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
-    """Read the CPU time of all containers of a pod, pause included."""
+    """Read the CPU time of all containers of a pod, including the pause container."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
@@ -94,34 +94,34 @@ def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
 
 
 def has_group(record: SandboxRecord) -> bool:
-    """Return whether a pod has a control group of its own, as each pod of a kubelet has.
+    """Return whether the pod has a control group, as every pod of a kubelet does.
 
-    Without `cgroup_parent` Docker puts all pods side by side: the group around one is that of all.
+    Without `cgroup_parent` Docker puts all containers into one group, so the parent group belongs to all of them.
     """
     return bool(record.config.linux.cgroup_parent)
 
 
 def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
-    """Return the sandboxes that have figures: the ready ones."""
+    """Return the sandboxes that have stats: the ready sandboxes."""
     return [record for record in rt.view.sandboxes() if pod.is_ready(rt, record)]
 
 
 def running_containers(rt: Runtime, *, sandbox_id: SandboxId | None = None) -> list[ContainerRecord]:
-    """Return the containers that have figures, of one sandbox or of all."""
+    """Return the containers that have stats, of one sandbox or of all."""
     records = rt.view.containers() if sandbox_id is None else rt.view.containers_of(sandbox_id)
     return [record for record in records if record.state.running]
 
 
 def runs_exactly(rt: Runtime, sandbox_id: SandboxId, *, containers: Iterable[str]) -> bool:
-    """Return whether these are the containers that run in a pod now, so that what was read of it before still holds."""
+    """Return whether exactly these containers run in a pod, so that an earlier reading of the pod still holds."""
     return {record.id for record in running_containers(rt, sandbox_id=sandbox_id)} == set(containers)
 
 
 def _read_with_time(read: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
-    """Read CPU time; return it with the moment it is of, ns since the epoch.
+    """Read CPU time; return it with its timestamp, ns since the epoch.
 
-    On a busy machine this thread may have to wait between the file and the clock, by as much as the shortest window of
-    a rate may be wrong: then it is read again.
+    On a busy machine this thread may be preempted between the file and the clock, long enough to distort a rate. Then
+    the file is read again, and the quickest read counts.
     """
     seen, least = None, 0
     for _ in range(_MAX_READS):
@@ -145,7 +145,7 @@ def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Pro
 
 
 def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | None) -> Processor | None:
-    """Read a pod's own group, which is the kubelet's: sandboxes before this one may have used CPU time in it."""
+    """Read a pod's own group. The kubelet made it, so earlier sandboxes may have used CPU time in it."""
     if seen is None:
         return None
     at, cpu = seen
@@ -171,7 +171,7 @@ def _cpu_sum(places: list[Place]) -> Cpu | None:
 
 
 def _memory_sum(parts: list[Memory]) -> Memory:
-    """Add up; limits are each container's own and have no sum."""
+    """Add up memory; limits have no sum."""
     return Memory(
         usage=sum(part.usage for part in parts),
         working_set=sum(part.working_set for part in parts),

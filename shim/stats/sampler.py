@@ -1,4 +1,4 @@
-"""Background passes over everything that runs, so that answers have a rate, and long lists are prefetched."""
+"""Background passes over all running pods, so that answers have a rate and long lists are prefetched."""
 
 import functools
 import itertools
@@ -26,24 +26,24 @@ from shim.stats_cache import INTERVAL, METRICS_INTERVAL, REUSE_SECONDS, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _COOLDOWN_FACTOR = 50
-"""A pass that took much CPU time is followed by a pause of this many times as long: at most 2 % of a core."""
+"""A pass is followed by a pause of this many times the CPU time it took: at most 2 % of a core."""
 _RENEW_SECONDS = REUSE_SECONDS + 0.25
-"""Seconds from a request for a list that is watched to its renewal. What was read for it may not be returned again
-then, and clients mostly ask after a second."""
+"""Seconds from a request for a watched list to its renewal. By then the previous answer must not be reused, and clients
+mostly ask again after a second."""
 _SECOND_PASS_SECONDS = 1.1
-"""Seconds from the first pass to the second one: what ran before the server has a rate of its own from then on."""
+"""Seconds from the first pass to the second, after which containers older than the server have a rate."""
 
 log = structlog.get_logger(__name__)
 
 
 def sample(rt: Runtime, *, with_metrics: bool) -> None:
-    """Sample all that runs, and forget what is gone. Raise Unavailable as the view.
+    """Sample all running pods and containers, and forget those that are gone. Raise Unavailable like the view.
 
-    CPU time is always noted; the rest is read when a list was requested lately, and metrics with it if wanted.
+    Notes CPU time always, reads the rest if a list was requested recently, and metrics if `with_metrics`.
     """
-    there: list[ContainerRecord | SandboxRecord] = [*rt.view.containers(), *rt.view.sandboxes()]
-    rt.stats_cache.keep_only({record.id for record in there})
-    rt.cgroups.keep_only({record.id: record.state.pid for record in there})
+    known: list[ContainerRecord | SandboxRecord] = [*rt.view.containers(), *rt.view.sandboxes()]
+    rt.stats_cache.keep_only({record.id for record in known})
+    rt.cgroups.keep_only({record.id: record.state.pid for record in known})
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
@@ -52,7 +52,7 @@ def sample(rt: Runtime, *, with_metrics: bool) -> None:
 
 
 def renew(rt: Runtime) -> None:
-    """Put current CPU time into what has been returned by lists that are watched. Raise Unavailable as the view."""
+    """Refresh the CPU time in answers to watched lists. Raise Unavailable like the view."""
     cache = rt.stats_cache
     if cache.container_stats.is_watched:
         for container in running_containers(rt):
@@ -65,7 +65,7 @@ def renew(rt: Runtime) -> None:
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
-    """Note the CPU time of a container; return the reading if all of it was read."""
+    """Note the CPU time of a container; return the reading if everything was read."""
     cache = rt.stats_cache.container_stats
     if not (cache.requested_recently or rt.stats_cache.sandbox_stats.requested_recently):
         _note(rt, record.id, container_processor(rt, record))
@@ -81,7 +81,7 @@ def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
     cache = rt.stats_cache.sandbox_stats
     if not cache.requested_recently:
         _note(rt, record.id, pod_processor(rt, record))
-    elif (stats := sandboxes.running_pod_stats(rt, record, ahead=True)) is not None:
+    elif (stats := sandboxes.running_pod_stats(rt, record, prefetched=True)) is not None:
         cache.put(record.id, stats)
         _note_usage(rt, record.id, stats.linux.cpu)
 
@@ -96,7 +96,7 @@ def _note_usage(rt: Runtime, key: str, usage: pb.CpuUsage) -> None:
 
 
 class Sampler:
-    """Samples in a thread of its own, from `start` to `stop`."""
+    """Runs the passes in a thread, between `start` and `stop`."""
 
     def __init__(self, rt: Runtime, *, interval: float = INTERVAL) -> None:
         self._rt = rt
@@ -106,11 +106,11 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin, with a pass at once."""
+        """Start the thread, with a first pass at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, as soon as the pass under way is done."""
+        """Stop the thread after the current pass."""
         self._stopping.set()
         self._rt.stats_cache.watched.set()
         self._scope.cancel()
@@ -126,14 +126,14 @@ class Sampler:
                 continue
             with_metrics = now >= metrics_due
             if with_metrics:
-                # Half an interval early: a pass that comes a little too soon must not put it off to the next one.
+                # Half an interval early, so that a pass that comes a little too soon is not postponed to the next.
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
             took = self._run_in_scope(functools.partial(sample, self._rt, with_metrics=with_metrics))
             due = time.monotonic() + max(next(intervals), _COOLDOWN_FACTOR * took)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for the next pass, or for a request for a list that is watched, and then renew what it returned."""
-        if seconds <= _RENEW_SECONDS:  # a pass is better
+        """Wait for the next pass; renew watched lists on request in the meantime."""
+        if seconds <= _RENEW_SECONDS:  # the pass will do
             self._stopping.wait(seconds)
         elif self._rt.stats_cache.watched.wait(seconds - _RENEW_SECONDS):
             self._rt.stats_cache.watched.clear()
@@ -141,14 +141,14 @@ class Sampler:
                 self._run_in_scope(functools.partial(renew, self._rt))
 
     def _run_in_scope(self, work: Callable[[], None]) -> float:
-        """Do some work; return the seconds of CPU time it took."""
+        """Run `work`; return the seconds of CPU time it took."""
         began = time.thread_time()
         try:
             with deadline.entered(self._scope):
                 work()
         except ShimError as error:
             log.debug("cannot sample now", error=error)
-        except Exception:  # without samples every rate would silently stand still
+        except Exception:  # without samples all rates would silently go stale
             used = time.thread_time() - began
             log.exception("failed to sample, will retry")
             return used

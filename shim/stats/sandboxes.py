@@ -24,21 +24,21 @@ from shim.view.records import ContainerRecord, SandboxRecord
 
 
 def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
-    """Return what a pod uses. Raise NotFound for an unknown id; one that does not run uses its last known CPU time.
+    """Return the resource usage of a pod. Raise NotFound for an unknown id.
 
-    Of one that may run, what cannot be read is not set.
+    A stopped pod reports its last known CPU time. For a pod that may run, values that cannot be read stay unset.
     """
     record = rt.view.sandbox(sandbox_id)
     if not record.state.may_run:
         return _stopped_stats(rt, record)
-    return _known_stats(rt, record, pod_processor(rt, record), pod_memory(rt, record), ahead=False)
+    return _known_stats(rt, record, pod_processor(rt, record), pod_memory(rt, record), prefetched=False)
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
-    """Return what all ready pods use that match every part of the filter; the id in it may be a unique prefix.
+    """Return the usage of all ready pods that match every part of the filter; its id may be a unique prefix.
 
-    Raise InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
-    in the meantime is left out. Prefetched answers are returned once, as by `list_container_stats`.
+    Raise InvalidArgument for a prefix that matches several pods, ready or not. A pod that stops during the call is
+    omitted. Prefetched answers are returned once, as by `list_container_stats`.
     """
     rt.stats_cache.sandbox_stats.touch()
     fitting = filter_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
@@ -47,22 +47,26 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     return [stats for stats in found if stats is not None]
 
 
-def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.PodSandboxStats | None:
-    """Return what a running pod uses now; None when it has ended.
+def running_pod_stats(rt: Runtime, record: SandboxRecord, *, prefetched: bool) -> pb.PodSandboxStats | None:
+    """Return the usage of a running pod; None if it has stopped.
 
-    With `ahead` its containers may have been read a few seconds before.
+    With `prefetched`, its containers' stats may come from the last pass.
     """
     processor, memory = pod_processor(rt, record), pod_memory(rt, record)
-    return None if processor is None or memory is None else _known_stats(rt, record, processor, memory, ahead=ahead)
+    return (
+        None
+        if processor is None or memory is None
+        else _known_stats(rt, record, processor, memory, prefetched=prefetched)
+    )
 
 
 def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
-    """Return what was read of a running pod before, with current CPU time; None when it has ended."""
+    """Return a copy of `known` with current CPU time; None if the pod has stopped."""
     processor = pod_processor(rt, record)
     if processor is None:
         return None
     stats = pb.PodSandboxStats()
-    stats.CopyFrom(known)  # it is shared with answers that are on their way
+    stats.CopyFrom(known)  # answers in flight share it
     messages.set_cpu_usage(stats.linux.cpu, processor.cpu, at=processor.at, rate=processor.rate)
     running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
     for number, container in reversed(tuple(enumerate(stats.linux.containers))):
@@ -73,10 +77,11 @@ def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxSta
 
 
 def _known_stats(
-    rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, ahead: bool
+    rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, prefetched: bool
 ) -> pb.PodSandboxStats:
     at = time.time_ns()
-    containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, sandbox_id=record.id))
+    running = running_containers(rt, sandbox_id=record.id)
+    containers = (_container(rt, container, prefetched=prefetched) for container in running)
     return pb.PodSandboxStats(
         attributes=_attributes(record),
         linux=pb.LinuxPodSandboxStats(
@@ -92,15 +97,15 @@ def _known_stats(
 
 def _stats_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
     cache = rt.stats_cache.sandbox_stats
-    stats = _read_ahead(rt, record)
+    stats = _prefetched(rt, record)
     if stats is None:
-        stats = running_pod_stats(rt, record, ahead=True)
+        stats = running_pod_stats(rt, record, prefetched=True)
     elif not cache.is_new(record.id, stats):
         stats = with_current_cpu(rt, record, stats)
     return None if stats is None else cache.note_returned(record.id, stats)
 
 
-def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
+def _prefetched(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
     stats = rt.stats_cache.sandbox_stats.get(record.id)
     if stats is None:
         return None
@@ -108,12 +113,12 @@ def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None
     return stats if runs_exactly(rt, record.id, containers=known) else None
 
 
-def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:
-    return (rt.stats_cache.container_stats.get(record.id) if ahead else None) or running_stats(rt, record)
+def _container(rt: Runtime, record: ContainerRecord, *, prefetched: bool) -> pb.ContainerStats | None:
+    return (rt.stats_cache.container_stats.get(record.id) if prefetched else None) or running_stats(rt, record)
 
 
 def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
-    # With the host's network there is none of the pod: its figures would be those of the node.
+    # With host networking these would be the node's counters.
     if pod.host_network(record.config):
         return None
     interfaces = interfaces_of(record.state.pid)

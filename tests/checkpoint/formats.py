@@ -1,4 +1,4 @@
-"""Every form in which checkpoints have been written, and one of a server to come. Forms are added, never changed."""
+"""Every format of checkpoint files so far, and a future format. Formats are added, never changed."""
 
 import hashlib
 import json
@@ -7,18 +7,18 @@ from typing import Any
 
 JsonObject = dict[str, Any]
 Form = Callable[[JsonObject], bytes]
-"""Gives the file of a checkpoint of today, as plain JSON values, in that form."""
+"""Returns the file of a current checkpoint, given as plain JSON values, in that format."""
 
 
 def enveloped(data: JsonObject, *, version: int = 1) -> bytes:
-    """Give a file around `data`, with the right checksum."""
+    """Return a file with `data` and the right checksum."""
     text = json.dumps(data)
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return f'{{"version":{version},"checksum":"{checksum}","data":{text}}}'.encode()
 
 
 def draft(today: JsonObject) -> bytes:
-    """Version 1 before it was used: who the pod is in fields of its own, and no configuration."""
+    """Version 1 before its first use: the pod's identity in separate fields, and no configuration."""
     metadata = today["config"]["metadata"]
     kept = {name: today[name] for name in ("sandbox_id", "ready", "network")}
     identity = {name: metadata.get(name, "") for name in ("name", "namespace", "uid")}
@@ -26,7 +26,7 @@ def draft(today: JsonObject) -> bytes:
 
 
 def without_start(today: JsonObject) -> bytes:
-    """Version 1 without the time at which pause was started."""
+    """Version 1 without the start time of the pause container."""
     return enveloped({name: value for name, value in today.items() if name != "pause_started_at"})
 
 
@@ -41,7 +41,7 @@ def with_more(today: JsonObject) -> bytes:
 
 
 def version_2(today: JsonObject) -> bytes:
-    """A version to come, in which everything is different."""
+    """A future version with a different structure."""
     return json.dumps({"version": 2, "pods": [today]}).encode()
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints as the shim writes them."""
+"""Checkpoints as the server writes them."""
 
 from typing import Any
 
@@ -45,5 +45,5 @@ HOST_NETWORK = replace(BEFORE_ADD, ready=True, network=None, runtime_handler="ka
 
 
 def numbered(number: int, *, attempt: int = 0) -> SandboxCheckpoint:
-    """A checkpoint of the sandbox `number`."""
+    """Return a checkpoint of the sandbox `number`."""
     return replace(CONNECTED, sandbox_id=f"{number:064x}", config={"metadata": {"attempt": attempt}})

@@ -1,4 +1,4 @@
-"""Checkpoints of a newer server: set aside by this one, and used again by the next that knows them."""
+"""Checkpoints of a newer server: set aside by this server, and used again by the next newer server."""
 
 import json
 import os
@@ -19,7 +19,7 @@ REBUILT = CONNECTED
 
 
 def downgraded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
-    """The store of this version, started on what a server of the next one has written."""
+    """Open this version's store on the files of a newer server."""
     with monkeypatch.context() as newer:
         newer.setattr(envelope, "VERSION", 2)
         CheckpointStore(directory).put(NEWER)
@@ -27,7 +27,7 @@ def downgraded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointSt
 
 
 def upgraded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
-    """The store of the next version, started on the same directory."""
+    """Open the next version's store on the same directory."""
     monkeypatch.setattr(envelope, "VERSION", 2)
     return CheckpointStore(directory)
 
@@ -36,24 +36,24 @@ def names_below(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def test_it_is_set_aside_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_file_is_set_aside_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = downgraded(tmp_path, monkeypatch)
     assert store.all() == []
     assert names_below(tmp_path) == [f"newer/{ID}.json"]
     assert mode_of(tmp_path / "newer") == 0o700
     [found] = store.corrupt()
     assert found.path == tmp_path / "newer" / f"{ID}.json"
-    assert found.reason == "its version 2 is newer than this shim, which knows 1"
+    assert found.reason == "its version 2 is newer than this server's version 1"
 
 
-def test_nothing_is_asked_of_it_but_its_version(tmp_path: Path) -> None:
+def test_only_the_version_of_a_newer_file_is_read(tmp_path: Path) -> None:
     (tmp_path / f"{ID}.json").write_text('{"version": 7, "everything": "else"}')
     CheckpointStore(tmp_path)
     assert names_below(tmp_path) == [f"newer/{ID}.json"]
 
 
 @pytest.mark.parametrize("rebuilt", [True, False])
-def test_it_comes_back_when_nothing_has_changed(
+def test_newer_file_is_restored_if_the_pod_is_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, rebuilt: bool
 ) -> None:
     store = downgraded(tmp_path, monkeypatch)
@@ -65,7 +65,9 @@ def test_it_comes_back_when_nothing_has_changed(
 
 
 @pytest.mark.parametrize("change", ["put", "note", "delete"])
-def test_it_is_gone_with_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_newer_file_is_removed_with_a_change_of_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     store = downgraded(tmp_path, monkeypatch)
     store.put(REBUILT, rebuilt=True)
     if change == "delete":
@@ -75,7 +77,7 @@ def test_it_is_gone_with_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert names_below(tmp_path) == ([] if change == "delete" else [f"{ID}.json"])
 
 
-def test_of_a_pod_that_could_not_be_rebuilt_it_outlives_the_pod(
+def test_newer_file_of_a_pod_without_checkpoint_survives_its_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its addresses are not released yet, and only the newer server knows them."""
@@ -84,7 +86,7 @@ def test_of_a_pod_that_could_not_be_rebuilt_it_outlives_the_pod(
     assert upgraded(tmp_path, monkeypatch).get(ID) == NEWER
 
 
-def test_one_that_is_damaged_does_not_replace_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_newer_file_does_not_replace_a_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = downgraded(tmp_path, monkeypatch)
     store.put(REBUILT, rebuilt=True)
     aside = tmp_path / "newer" / f"{ID}.json"
@@ -99,7 +101,7 @@ def test_one_that_is_damaged_does_not_replace_a_good_one(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("kind", "reason"), [("FIFO", "not a regular file"), ("large", f"more than {FILE_LIMIT} bytes")]
 )
-def test_one_that_cannot_be_read_within_bounds_is_left_where_it_is(tmp_path: Path, kind: str, reason: str) -> None:
+def test_too_large_newer_file_stays(tmp_path: Path, kind: str, reason: str) -> None:
     aside = tmp_path / "newer" / f"{ID}.json"
     aside.parent.mkdir()
     if kind == "FIFO":
@@ -113,7 +115,7 @@ def test_one_that_cannot_be_read_within_bounds_is_left_where_it_is(tmp_path: Pat
     assert aside.exists()
 
 
-def test_one_that_cannot_be_moved_is_left_where_it_is(tmp_path: Path) -> None:
+def test_unmovable_newer_file_stays(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         CheckpointStore(small.path).put(numbered(1))
         path = small.path / f"{ID}.json"

@@ -1,4 +1,4 @@
-"""What Docker last said of itself outlives a restart, and a bad file does not keep the server from starting."""
+"""Docker's last known facts survive a restart, and an invalid file does not prevent the start."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.mounts import small_tmpfs
 GOOD = b'{"server_version":"28.5.2","cgroup_driver":"systemd"}'
 
 
-def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_kept_facts_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "engine.json"
     store = EngineStore(path)
     assert (store.server_version, store.cgroup_driver) == ("", "")
@@ -24,7 +24,7 @@ def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
     assert mode_of(path) == 0o600
 
 
-def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
+def test_equal_facts_are_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "engine.json"
     store = EngineStore(path)
     store.keep(server_version="28.5.2", cgroup_driver="systemd")
@@ -41,15 +41,13 @@ def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
         (b"", "truncated"),
         (seal(GOOD)[:-5], "truncated"),
         (seal(GOOD).replace(b"28.5.2", b"99.5.2"), "checksum"),
-        (seal(GOOD).replace(b'"version":1', b'"version":2'), "newer than this shim"),
+        (seal(GOOD).replace(b'"version":1', b'"version":2'), "newer than this server's version"),
         (seal(b'{"server_version":7}'), "str"),
         (bytes(50), "malformed"),
     ],
     ids=["empty", "cut short", "altered", "newer", "another shape", "zeros"],
 )
-def test_a_file_that_cannot_be_trusted_is_logged_ignored_and_replaced(
-    tmp_path: Path, content: bytes, reason: str
-) -> None:
+def test_untrusted_file_is_logged_ignored_and_replaced(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "engine.json"
     path.write_bytes(content)
     with capture_logs() as logs:
@@ -62,7 +60,7 @@ def test_a_file_that_cannot_be_trusted_is_logged_ignored_and_replaced(
     assert EngineStore(path).server_version == "28.5.2"
 
 
-def test_a_missing_file_is_mentioned(tmp_path: Path) -> None:
+def test_missing_file_is_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         EngineStore(tmp_path / "engine.json")
     assert [(line["log_level"], line["file"]) for line in logs] == [("info", str(tmp_path / "engine.json"))]
@@ -77,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("device", ["/dev/zero", "FIFO"])
-def test_a_file_that_never_ends_is_ignored(tmp_path: Path, device: str) -> None:
+def test_endless_file_is_ignored(tmp_path: Path, device: str) -> None:
     path = tmp_path / "engine.json"
     if device == "FIFO":
         os.mkfifo(path)
@@ -96,7 +94,7 @@ def test_a_file_that_is_too_large_is_ignored(tmp_path: Path) -> None:
     assert [line["error"] for line in logs] == [f"more than {FILE_LIMIT} bytes"]
 
 
-def test_what_cannot_be_written_counts_and_is_logged_once(tmp_path: Path) -> None:
+def test_unwritable_facts_count_and_are_logged_once(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         store = EngineStore(small.path / "engine.json")
         small.make_read_only()

@@ -3,7 +3,7 @@ import pytest
 from shim.checkpoint.envelope import Untrusted, seal, unseal
 
 
-def test_what_was_sealed_is_there_again() -> None:
+def test_sealed_data_survives_a_round_trip() -> None:
     assert unseal(seal(b'{"a":1}')) == b'{"a":1}'
 
 
@@ -20,6 +20,6 @@ def test_what_was_sealed_is_there_again() -> None:
     ],
     ids=["empty", "another shape", "cut short", "altered", "newer", "older", "no text"],
 )
-def test_what_cannot_be_trusted(content: bytes, reason: str) -> None:
+def test_untrusted_content_is_refused(content: bytes, reason: str) -> None:
     with pytest.raises(Untrusted, match=reason):
         unseal(content)

@@ -15,7 +15,7 @@ LIMITS = pb.LinuxContainerResources(
 )
 
 
-def test_what_was_put_is_there_now_and_after_a_restart(tmp_path: Path) -> None:
+def test_limits_are_kept_over_a_restart(tmp_path: Path) -> None:
     store = LimitStore(tmp_path / "limits")
     store.put(ID, LIMITS)
     for either in (store, LimitStore(tmp_path / "limits")):
@@ -24,7 +24,7 @@ def test_what_was_put_is_there_now_and_after_a_restart(tmp_path: Path) -> None:
         either.check(ID)
 
 
-def test_none_again(tmp_path: Path) -> None:
+def test_limits_can_be_deleted_by_none(tmp_path: Path) -> None:
     store = LimitStore(tmp_path)
     store.put(ID, LIMITS)
     store.put(ID, None)
@@ -33,7 +33,7 @@ def test_none_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_those_of_containers_that_are_gone(tmp_path: Path) -> None:
+def test_limits_of_removed_containers_are_deleted(tmp_path: Path) -> None:
     store = LimitStore(tmp_path)
     store.put(ID, LIMITS)
     store.put(OTHER, LIMITS)
@@ -43,7 +43,7 @@ def test_those_of_containers_that_are_gone(tmp_path: Path) -> None:
     assert LimitStore(tmp_path).get(ID) is None
 
 
-def test_a_file_that_cannot_be_removed_keeps_no_other_from_being(tmp_path: Path) -> None:
+def test_undeletable_file_does_not_block_others(tmp_path: Path) -> None:
     for name in ("ABC", "a-b", "Z"):
         (tmp_path / f"{name}.json").write_text("{")
     LimitStore(tmp_path).put(ID, LIMITS)
@@ -61,9 +61,7 @@ def test_a_file_that_cannot_be_removed_keeps_no_other_from_being(tmp_path: Path)
     ],
     ids=["empty", "cut short", "altered", "another's"],
 )
-def test_a_damaged_file_holds_its_container_back_until_it_is_removed(
-    tmp_path: Path, content: bytes, reason: str
-) -> None:
+def test_damaged_file_blocks_its_container_until_removed(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / f"{ID}.json").write_bytes(content)
     store = LimitStore(tmp_path)
     assert store.get(ID) is None
@@ -74,7 +72,7 @@ def test_a_damaged_file_holds_its_container_back_until_it_is_removed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LimitStore(tmp_path)
     store.put(ID, LIMITS)
 
@@ -87,12 +85,12 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert store.get(ID) == LIMITS
 
 
-def test_an_id_that_is_a_path(tmp_path: Path) -> None:
+def test_id_with_a_slash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot name a file"):
         LimitStore(tmp_path).put("../x", LIMITS)
 
 
-def test_a_file_of_a_newer_server_stays_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_file_of_limits_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     container = "c" * 64
     limits = pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20)
     with monkeypatch.context() as newer:
@@ -109,7 +107,7 @@ def test_a_file_of_a_newer_server_stays_for_that(tmp_path: Path, monkeypatch: py
 
 def test_limits_that_are_too_large_are_refused_and_not_read(tmp_path: Path) -> None:
     store = LimitStore(tmp_path)
-    with pytest.raises(InvalidArgument, match=f"limits of container {ID}: [0-9]+ bytes, at most {FILE_LIMIT}"):
+    with pytest.raises(InvalidArgument, match=f"limits of container {ID}: [0-9]+ bytes, the limit is {FILE_LIMIT}"):
         store.put(ID, pb.LinuxContainerResources(unified={"a": "x" * FILE_LIMIT}))
     (tmp_path / f"{ID}.json").write_bytes(b" " * (FILE_LIMIT + 1))
     with pytest.raises(FailedPrecondition, match=f"more than {FILE_LIMIT} bytes"):

@@ -15,13 +15,13 @@ def directory_with(path: Path, *names: str, mode: int) -> Path:
     return path
 
 
-def test_a_new_one_is_private(tmp_path: Path) -> None:
+def test_new_directory_is_private(tmp_path: Path) -> None:
     ensure_root_directory(tmp_path / "a/state")
 
     assert mode_of(tmp_path / "a/state") == 0o700
 
 
-def test_what_checkpoints_of_containers_have_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_container_checkpoints_are_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpointing/0123/images").mkdir(parents=True)
     (tmp_path / "lock").touch()
     remove_checkpointing(tmp_path)
@@ -41,7 +41,7 @@ def test_what_checkpoints_of_containers_have_left_is_removed(tmp_path: Path) -> 
     ],
     ids=["empty", "server", "earlier server", "crash", "cri-dockerd", "file system"],
 )
-def test_one_of_its_own_is_made_private(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_own_directory_is_made_private(tmp_path: Path, names: tuple[str, ...]) -> None:
     own = directory_with(tmp_path / "state", *names, mode=0o755)
 
     ensure_root_directory(own)
@@ -50,7 +50,7 @@ def test_one_of_its_own_is_made_private(tmp_path: Path, names: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o1777])
-def test_one_that_others_use_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+def test_foreign_directory_is_refused_and_unchanged(tmp_path: Path, mode: int) -> None:
     shared = directory_with(tmp_path / "shared", "sandboxes", *"dabc", mode=mode)
 
     with pytest.raises(FailedPrecondition) as caught:
@@ -63,11 +63,11 @@ def test_one_that_others_use_is_refused_and_left_as_it_is(tmp_path: Path, mode: 
     assert mode_of(shared) == mode
 
 
-def test_one_that_is_private_may_hold_more(tmp_path: Path) -> None:
+def test_private_directory_may_contain_other_files(tmp_path: Path) -> None:
     ensure_root_directory(directory_with(tmp_path / "state", "key.pem", mode=0o700))
 
 
-def test_what_is_no_directory_is_named(tmp_path: Path) -> None:
+def test_non_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(ShimError, match=f"create the directory {tmp_path / 'file'}: file exists"):

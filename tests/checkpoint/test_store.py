@@ -1,4 +1,4 @@
-"""Checkpoints on real disks: what is written, what is read back, and what becomes of files that cannot be trusted."""
+"""Checkpoints on real disks: writing, reading, and the handling of untrusted files."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ SAMPLES = {
 
 
 def enveloped(data: object, *, version: object = 1) -> bytes:
-    """A file around `data`, with the right checksum."""
+    """Return a file with `data` and the right checksum."""
     text = json.dumps(data)
     checksum = hashlib.sha256(text.encode()).hexdigest()
     return json.dumps({"version": version, "checksum": checksum, "data": data}).encode()
@@ -50,7 +50,7 @@ def plain(checkpoint: SandboxCheckpoint) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("checkpoint", SAMPLES.values(), ids=SAMPLES)
-def test_what_was_put_is_there_now_and_after_a_restart(tmp_path: Path, checkpoint: SandboxCheckpoint) -> None:
+def test_checkpoint_is_kept_over_a_restart(tmp_path: Path, checkpoint: SandboxCheckpoint) -> None:
     store = CheckpointStore(tmp_path / "sandboxes")
     store.put(checkpoint)
     for either in (store, CheckpointStore(tmp_path / "sandboxes")):
@@ -59,7 +59,7 @@ def test_what_was_put_is_there_now_and_after_a_restart(tmp_path: Path, checkpoin
         assert either.corrupt() == []
 
 
-def test_a_later_put_replaces(tmp_path: Path) -> None:
+def test_later_put_replaces_the_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.put(BEFORE_ADD)
     store.put(CONNECTED)
@@ -81,12 +81,12 @@ def test_the_file_is_private_and_as_documented(tmp_path: Path) -> None:
     assert content["data"]["network"]["args"][1] == ["K8S_POD_NAME", "web"]
 
 
-def test_fields_of_a_newer_shim_are_skipped(tmp_path: Path) -> None:
+def test_fields_of_a_newer_server_are_skipped(tmp_path: Path) -> None:
     (tmp_path / f"{ID}.json").write_bytes(enveloped({**plain(CONNECTED), "from_the_future": 1}))
     assert CheckpointStore(tmp_path).get(ID) == CONNECTED
 
 
-def test_an_unknown_sandbox_has_none(tmp_path: Path) -> None:
+def test_unknown_sandbox_has_no_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     assert store.get(ID) is None
     assert store.get("../../etc/passwd") is None
@@ -103,7 +103,7 @@ def test_delete_forgets_and_can_be_repeated(tmp_path: Path) -> None:
     assert store.all() == CheckpointStore(tmp_path).all() == [numbered(1)]
 
 
-def test_the_state_directory_may_be_cleared_by_hand(tmp_path: Path) -> None:
+def test_state_directory_may_be_cleared_externally(tmp_path: Path) -> None:
     directory = tmp_path / "sandboxes"
     store = CheckpointStore(directory)
     store.put(CONNECTED)
@@ -162,7 +162,7 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_refused_in_one_way(content: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_untrusted(content: bytes) -> None:
     with pytest.raises(Untrusted):
         decode(content, sandbox_id=ID)
 
@@ -234,7 +234,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("make", "reason"), (CORRUPT | WRONG).values(), ids=CORRUPT | WRONG)
-def test_what_cannot_be_trusted_is_set_aside(tmp_path: Path, make: Callable[[Path], object], reason: str) -> None:
+def test_untrusted_file_is_set_aside(tmp_path: Path, make: Callable[[Path], object], reason: str) -> None:
     CheckpointStore(tmp_path).put(numbered(1))
     path = tmp_path / f"{ID}.json"
     make(path)
@@ -259,7 +259,7 @@ def test_what_cannot_be_trusted_is_set_aside(tmp_path: Path, make: Callable[[Pat
     assert again.corrupt() == []
 
 
-def test_nothing_set_aside_is_overwritten(tmp_path: Path) -> None:
+def test_files_set_aside_are_not_overwritten(tmp_path: Path) -> None:
     targets = ["/nonexistent/first", "/nonexistent/second", "/nonexistent/third"]
     for target in targets:
         (tmp_path / f"{ID}.json").symlink_to(target)
@@ -268,7 +268,7 @@ def test_nothing_set_aside_is_overwritten(tmp_path: Path) -> None:
     assert kept == {f"{ID}.json.corrupt-{number}": target for number, target in enumerate(targets, start=1)}
 
 
-def test_a_file_that_cannot_be_set_aside_is_reported_all_the_same(tmp_path: Path) -> None:
+def test_file_that_cannot_be_set_aside_is_reported(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         CheckpointStore(small.path).put(numbered(1))
         path = small.path / f"{ID}.json"
@@ -288,7 +288,7 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         CheckpointStore(directory)
 
 
-def test_temporary_files_of_a_crash_are_removed_and_strangers_kept(tmp_path: Path) -> None:
+def test_temporary_files_are_removed_and_other_files_kept(tmp_path: Path) -> None:
     (tmp_path / f".{ID}.json.0123abcd.tmp").write_bytes(GOOD[:99])
     (tmp_path / "README").touch()
     store = CheckpointStore(tmp_path)
@@ -296,7 +296,7 @@ def test_temporary_files_of_a_crash_are_removed_and_strangers_kept(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["README"]
 
 
-def test_a_full_disk_is_named_and_what_was_kept_stays(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_the_checkpoint_stays(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         store = CheckpointStore(small.path)
         store.put(BEFORE_ADD)
@@ -311,7 +311,7 @@ def test_a_full_disk_is_named_and_what_was_kept_stays(tmp_path: Path) -> None:
         assert CheckpointStore(small.path).all() == [CONNECTED]
 
 
-def test_a_read_only_disk_is_named_and_nothing_is_forgotten(tmp_path: Path) -> None:
+def test_read_only_disk_is_an_error_and_nothing_is_forgotten(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         store = CheckpointStore(small.path)
         store.put(CONNECTED)
@@ -323,7 +323,7 @@ def test_a_read_only_disk_is_named_and_nothing_is_forgotten(tmp_path: Path) -> N
         assert store.all() == [CONNECTED]
 
 
-def test_sandboxes_wait_for_the_disk_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandboxes_wait_for_the_disk_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path)
     both = threading.Barrier(2)
     fsync = os.fsync
@@ -338,7 +338,7 @@ def test_sandboxes_wait_for_the_disk_side_by_side(tmp_path: Path, monkeypatch: p
     assert len(CheckpointStore(tmp_path).all()) == 2
 
 
-def test_memory_and_disk_agree_after_writes_from_all_sides(tmp_path: Path) -> None:
+def test_memory_and_disk_agree_after_concurrent_writes(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
 
     def write(worker: int) -> None:
@@ -368,7 +368,7 @@ for attempt in itertools.count():
 
 
 @pytest.mark.parametrize("lines", [1, 57, 200])
-def test_nothing_acknowledged_is_lost_when_the_shim_is_killed(tmp_path: Path, lines: int) -> None:
+def test_acknowledged_writes_survive_a_kill(tmp_path: Path, lines: int) -> None:
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -387,7 +387,7 @@ def test_nothing_acknowledged_is_lost_when_the_shim_is_killed(tmp_path: Path, li
 def test_a_checkpoint_that_is_too_large_is_refused_and_not_read(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     large = replace(BEFORE_ADD, config={"annotations": {"a": "x" * FILE_LIMIT}})
-    with pytest.raises(InvalidArgument, match=f"checkpoint of sandbox {ID}: [0-9]+ bytes, at most {FILE_LIMIT}"):
+    with pytest.raises(InvalidArgument, match=f"checkpoint of sandbox {ID}: [0-9]+ bytes, the limit is {FILE_LIMIT}"):
         store.put(large)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / f"{ID}.json").write_bytes(b" " * (FILE_LIMIT + 1))

@@ -1,7 +1,6 @@
-"""Command lines that others have for cri-dockerd are taken as they are.
+"""Command lines that other projects use for cri-dockerd are accepted unchanged.
 
-The lines are facts of the projects that write them: the arguments behind the name of the program, with what their
-templates put in by default.
+The lines are facts of those projects: the arguments after the program's name, with the defaults of their templates.
 """
 
 import argparse
@@ -11,12 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from shim import cli
-from shim.config import legacy, load
+from shim.config import cri_dockerd_flags, load
 from shim.config.fields import fields
 
 
 class Line(NamedTuple):
-    """Arguments, the settings they make that differ from the defaults, and how many warnings there are."""
+    """Arguments, the settings they make that differ from the defaults, and the number of warnings."""
 
     arguments: str
     settings: dict[str, Any]
@@ -93,14 +92,16 @@ def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_line_means_what_it_says(line: Line) -> None:
+def test_known_command_line_sets_the_expected_values(line: Line) -> None:
     given: argparse.Namespace = cli.parser().parse_args(["serve", *line.arguments.split()])
     texts = vars(given)
 
     loaded = load.load(
         flags={name: texts[name] for name in fields() if texts.get(name) is not None}, environ={}, file=None
     )
-    warned = legacy.warnings({each.flag: texts[each.flag] for each in legacy.LEGACY if texts[each.flag] is not None})
+    warned = cri_dockerd_flags.warnings(
+        {each.flag: texts[each.flag] for each in cri_dockerd_flags.IGNORED if texts[each.flag] is not None}
+    )
 
     differing = {name for name, field in fields().items() if getattr(loaded.config, name) != field.default}
     assert {name: getattr(loaded.config, name) for name in differing} == line.settings
@@ -108,7 +109,7 @@ def test_a_line_means_what_it_says(line: Line) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--network-plugin=kubenet", "--docker-endpoint=tcp://127.0.0.1:2375"])
-def test_what_cannot_be_meant_is_refused_by_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_value_is_refused_by_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--container-runtime-endpoint=fd://", flag]) == cli.EXIT_USAGE
 
     assert f"flag {flag.partition('=')[0]}: " in capsys.readouterr().err

@@ -28,14 +28,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "config.toml"
 
 
-def test_without_any_source_all_is_default() -> None:
+def test_everything_defaults_without_a_source() -> None:
     got = loaded()
 
     assert got.config == Config()
     assert set(got.origins.values()) == {DEFAULT}
 
 
-def test_flags_go_before_environment_before_file_before_defaults(file: Path) -> None:
+def test_flags_override_environment_overrides_file_overrides_defaults(file: Path) -> None:
     file.write_text('log_level = "debug"\npod_cidr = "10.0.0.0/16"\nnetns_directory = "/run/file"\n')
 
     got = loaded(
@@ -67,7 +67,7 @@ def drop_ins(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_files_of_conf_d_are_read_after_the_default_file_by_the_order_of_names(file: Path, drop_ins: Path) -> None:
+def test_conf_d_is_read_after_the_default_file_in_name_order(file: Path, drop_ins: Path) -> None:
     file.write_text('log_level = "error"\nlog_format = "json"\nshutdown_grace = 7\n')
     (drop_ins / "20-b.toml").write_text('log_level = "debug"\n')
     (drop_ins / "10-a.toml").write_text('log_level = "info"\nlog_format = "console"\n')
@@ -80,7 +80,7 @@ def test_files_of_conf_d_are_read_after_the_default_file_by_the_order_of_names(f
     assert got.origins["shutdown_grace"] == f"file {file}"
 
 
-def test_a_list_of_a_later_file_takes_the_place_of_the_earlier_one(file: Path, drop_ins: Path) -> None:
+def test_list_in_a_later_file_replaces_the_earlier_list(file: Path, drop_ins: Path) -> None:
     file.write_text('cni_bin_dir = ["/a", "/b"]\n')
     (drop_ins / "x.toml").write_text('cni_bin_dir = ["/c"]\n')
 
@@ -93,7 +93,7 @@ def test_conf_d_needs_no_default_file(drop_ins: Path) -> None:
     assert loaded().config.log_level == "debug"
 
 
-def test_flags_and_environment_go_before_conf_d(drop_ins: Path) -> None:
+def test_flags_and_environment_override_conf_d(drop_ins: Path) -> None:
     (drop_ins / "x.toml").write_text('log_level = "debug"\nlog_format = "console"\n')
 
     got = loaded({"log_level": "error"}, {"PYDOCKERSHIM_LOG_FORMAT": "json"})
@@ -101,7 +101,7 @@ def test_flags_and_environment_go_before_conf_d(drop_ins: Path) -> None:
     assert (got.config.log_level, got.config.log_format) == ("error", "json")
 
 
-def test_a_file_that_is_named_is_the_only_one(drop_ins: Path, tmp_path: Path) -> None:
+def test_named_file_is_the_only_file(drop_ins: Path, tmp_path: Path) -> None:
     (drop_ins / "x.toml").write_text('log_level = "debug"\n')
     (tmp_path / "mine.toml").write_text("")
 
@@ -109,13 +109,13 @@ def test_a_file_that_is_named_is_the_only_one(drop_ins: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [".x.toml.swp", ".x.toml", "x.toml~", "x.toml.dpkg-new", "README"])
-def test_files_of_editors_and_package_managers_are_left_alone(drop_ins: Path, name: str) -> None:
+def test_files_of_editors_and_package_managers_are_ignored(drop_ins: Path, name: str) -> None:
     (drop_ins / name).write_text("= broken")
 
     assert loaded().config == Config()
 
 
-def test_a_mistake_in_conf_d_names_file_and_line_also_where_a_later_file_is_right(drop_ins: Path) -> None:
+def test_mistake_in_conf_d_is_an_error_even_if_overridden(drop_ins: Path) -> None:
     (drop_ins / "10.toml").write_text('\nlog_levle = "debug"\n')
     (drop_ins / "20.toml").write_text('log_level = "debug"\n')
 
@@ -123,7 +123,7 @@ def test_a_mistake_in_conf_d_names_file_and_line_also_where_a_later_file_is_righ
         loaded()
 
 
-def test_a_directory_of_settings_that_cannot_be_read_is_named(drop_ins: Path) -> None:
+def test_unreadable_settings_directory_is_an_error(drop_ins: Path) -> None:
     drop_ins.rmdir()
     drop_ins.write_text("")
 
@@ -143,7 +143,7 @@ def test_the_files_of_another_root_are_read(tmp_path: Path, drop_ins: Path) -> N
     assert (got.config.log_level, got.origins["log_level"]) == ("error", f"file {place}/y.toml")
 
 
-def test_variables_that_are_no_setting_are_left_alone() -> None:
+def test_unknown_variables_are_ignored() -> None:
     assert loaded(environ={"PYDOCKERSHIM_SERVICE_HOST": "10.96.0.7"}).config == Config()
 
 
@@ -157,9 +157,7 @@ def test_variables_that_are_no_setting_are_left_alone() -> None:
         pytest.param("root_directory = 5", "root_directory 5 is not accepted", id="type"),
         pytest.param("= 1", "is not TOML", id="syntax"),
         pytest.param(f"shutdown_grace = {'9' * 400}", f"shutdown_grace {'9' * 200}... is not accepted", id="number"),
-        pytest.param(
-            f"shutdown_grace = 0x{'f' * 9000}", "shutdown_grace (too long to be shown, int)", id="hexadecimal"
-        ),
+        pytest.param(f"shutdown_grace = 0x{'f' * 9000}", "shutdown_grace (too long to show, int)", id="hexadecimal"),
         pytest.param(f"shutdown_grace = {'9' * 5000}", "a number in it is too long", id="longer-number"),
         pytest.param(f"cni_bin_dir = {'[' * 5000}{']' * 5000}", "it is nested too deep", id="deep-arrays"),
         pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "config.toml", id="deep-tables"),
@@ -176,7 +174,7 @@ def test_variables_that_are_no_setting_are_left_alone() -> None:
         ),
     ],
 )
-def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str) -> None:
+def test_invalid_file_is_reported_with_its_field(file: Path, text: str, message: str) -> None:
     file.write_text(text)
 
     with pytest.raises(InvalidArgument) as caught:
@@ -187,14 +185,14 @@ def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_text_is_named(file: Path) -> None:
+def test_binary_file_is_reported(file: Path) -> None:
     file.write_bytes(b"\n\xff\xfe")
 
     with pytest.raises(InvalidArgument, match="line 2: is not TOML"):
         loaded(file=file)
 
 
-def test_a_default_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_default_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
     monkeypatch.setattr(module, "DEFAULT_FILE", tmp_path / "private/config.toml")
 
@@ -210,7 +208,7 @@ def test_a_named_file_must_exist(file: Path) -> None:
         loaded(file=file)
 
 
-def test_a_bad_flag_names_the_flag_and_the_accepted_form() -> None:
+def test_invalid_flag_reports_the_accepted_form() -> None:
     with pytest.raises(InvalidArgument) as caught:
         loaded({"shutdown_grace": "soon"})
 
@@ -220,6 +218,6 @@ def test_a_bad_flag_names_the_flag_and_the_accepted_form() -> None:
     )
 
 
-def test_a_bad_variable_names_the_variable() -> None:
+def test_invalid_variable_is_reported() -> None:
     with pytest.raises(InvalidArgument, match=r"^environment PYDOCKERSHIM_CNI_BIN_DIR: cni_bin_dir"):
         loaded(environ={"PYDOCKERSHIM_CNI_BIN_DIR": "bin"})

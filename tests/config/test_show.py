@@ -14,7 +14,7 @@ def loaded(tmp_path: Path) -> Loaded:
     return load(flags={"shutdown_grace": "1m30s"}, environ={}, file=file)
 
 
-def test_the_table_says_who_said_so(tmp_path: Path) -> None:
+def test_table_shows_the_origin(tmp_path: Path) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in show.as_table(loaded(tmp_path)).splitlines()}
 
     assert rows["cni_bin_dir"] == ["/a,/b", "file", str(tmp_path / "c.toml")]

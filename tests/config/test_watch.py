@@ -20,7 +20,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def changed(watch: FilesWatch) -> bool:
-    """Whether a change is seen, after what several events of it were."""
+    """Whether a change is seen after several of its events."""
     return any(watch.wait_changed(SECONDS) for _ in range(20))
 
 
@@ -43,7 +43,7 @@ def test_a_change_of_a_file_is_seen(tmp_path: Path, change: Callable[[Path], Non
         assert not watch.wait_changed(0)
 
 
-def test_a_file_is_seen_that_comes_with_its_directories(tmp_path: Path) -> None:
+def test_file_created_with_its_directories_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "config.toml"
     with FilesWatch(lambda: [file]) as watch:
         file.parent.parent.mkdir()
@@ -73,7 +73,7 @@ def test_a_change_of_what_a_link_leads_to_is_seen(tmp_path: Path) -> None:
         assert changed(watch)
 
 
-def test_other_files_are_no_change(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     put(tmp_path / "config.toml", "a")
     with FilesWatch(lambda: [tmp_path / "config.toml"]) as watch:
         put(tmp_path / "other", "a")

@@ -430,7 +430,7 @@ def test_mounts_get_the_label_that_docker_chose(
 def test_mounts_that_cannot_be_labelled_leave_no_container(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
-    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.selinux_relabel: /usr is the system's own"):
+    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.selinux_relabel: /usr is a system directory"):
         created(rt, sandbox, mounts=[pb.Mount(host_path="/usr", container_path="/a", selinux_relabel=True)])
     assert list(engine.containers) == [sandbox]
 

@@ -1,4 +1,4 @@
-"""Programs of the test's own, and an environment in which they are found."""
+"""Programs written by tests, and an environment that finds them."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Executables written by tests: each records what it was asked, then does what the test wrote."""
+"""Executables written by tests: each records its input, then does what the test wrote."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ echo "$@|$question" >>{record}
 
 
 class Programs:
-    """A directory of executables, and what they were asked."""
+    """A directory of executables, and their recorded input."""
 
     def __init__(self, directory: Path) -> None:
         self.bin_dir = directory / "bin"
@@ -19,20 +19,20 @@ class Programs:
         self.bin_dir.mkdir(parents=True)
 
     def write(self, name: str, body: str) -> Path:
-        """Make an executable of a shell script; `$question` is its standard input."""
+        """Create an executable from a shell script; `$question` is its standard input."""
         path = self.bin_dir / name
         path.write_text(RECORD.format(record=shlex.quote(str(self._record))) + body + "\n")
         path.chmod(0o755)
         return path
 
     def write_printing(self, name: str, answer: object, *, code: int = 0) -> Path:
-        """Make an executable that prints `answer` (text as it is, all else as JSON) and ends with `code`."""
+        """Create an executable that prints `answer` (text as is, anything else as JSON) and exits with `code`."""
         text = answer if isinstance(answer, str) else json.dumps(answer)
         return self.write(name, f"printf '%s' {shlex.quote(text)}; exit {code}")
 
     @property
     def asked(self) -> list[str]:
-        """`arguments|standard input` of every run, in order."""
+        """Return `arguments|standard input` of every run, in order."""
         return self._record.read_text().splitlines() if self._record.exists() else []
 
 

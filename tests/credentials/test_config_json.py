@@ -1,4 +1,4 @@
-"""Files of credentials are found in the kubelet's order, and read as it and Docker write them."""
+"""Credentials files are found in the kubelet's order, and read in its and Docker's formats."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from shim.credentials.model import Credentials
 AUTH = base64.b64encode(b"u:p").decode()
 
 
-def test_search_paths() -> None:
+def test_search_paths_are_the_kubelets() -> None:
     found = search_paths(kubelet_root=Path("/k"), working=Path("/w"), home=Path("/h"))
     assert [str(path) for path in found] == [
         "/k/config.json",
@@ -27,11 +27,11 @@ def test_search_paths() -> None:
     ]
 
 
-def test_search_paths_without_a_home() -> None:
+def test_search_paths_work_without_a_home() -> None:
     assert len(search_paths(kubelet_root=Path("/k"), working=Path("/w"), home=None)) == 6
 
 
-def test_home() -> None:
+def test_home_comes_from_the_environment_or_passwd() -> None:
     assert home_directory({"HOME": "/home/of/one"}) == Path("/home/of/one")
     found = home_directory({})
     assert found is not None
@@ -56,13 +56,13 @@ def read(tmp_path: Path, content: object, name: str = "config.json") -> Credenti
     ids=["auth", "auth beats user", "user and password", "identity token", "registry token"],
 )
 @pytest.mark.parametrize("name", ["config.json", ".dockercfg"])
-def test_entries(tmp_path: Path, name: str, entry: object, credentials: Credentials) -> None:
+def test_entries_are_read(tmp_path: Path, name: str, entry: object, credentials: Credentials) -> None:
     table = {"https://r.example/v1/": entry}
     found = read(tmp_path, {"auths": table} if name == "config.json" else table, name)
     assert found == CredentialsFile(path=tmp_path / name, entries=(("r.example", credentials),))
 
 
-def test_stores(tmp_path: Path) -> None:
+def test_stores_are_read(tmp_path: Path) -> None:
     found = read(tmp_path, {"auths": None, "credHelpers": {"https://a.example": "one"}, "credsStore": "all"})
     assert found is not None
     assert (found.stores, found.default_store) == ((("a.example", "one"),), "all")
@@ -71,13 +71,13 @@ def test_stores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [{}, {"auths": {}}, {"detachKeys": "ctrl-x"}, {"auths": {"r.example": {}}}], ids=str
 )
-def test_a_file_without_credentials(tmp_path: Path, content: object) -> None:
+def test_file_without_credentials_is_empty(tmp_path: Path, content: object) -> None:
     with capture_logs() as logs:
         assert read(tmp_path, content) == CredentialsFile(path=tmp_path / "config.json")
     assert logs == []
 
 
-def test_a_bad_entry_is_reported_and_passed_over(tmp_path: Path) -> None:
+def test_malformed_entry_is_logged_and_skipped(tmp_path: Path) -> None:
     bad = {"auth": base64.b64encode(b"s3cret without a colon").decode()}
     with capture_logs() as logs:
         found = read(tmp_path, {"auths": {"bad.example": bad, "worse.example": "s3cret", "r.example": {"auth": AUTH}}})
@@ -102,7 +102,7 @@ def test_a_bad_entry_is_reported_and_passed_over(tmp_path: Path) -> None:
     ],
     ids=["empty", "cut off", "list", "auths is text", "helper is a number", "not UTF-8", "too large", "nested"],
 )
-def test_a_malformed_file_is_reported_and_the_next_one_taken(tmp_path: Path, content: bytes) -> None:
+def test_malformed_file_is_logged_and_the_next_is_read(tmp_path: Path, content: bytes) -> None:
     bad, good = tmp_path / "bad" / "config.json", tmp_path / ".dockercfg"
     bad.parent.mkdir()
     bad.write_bytes(content)
@@ -116,21 +116,21 @@ def test_a_malformed_file_is_reported_and_the_next_one_taken(tmp_path: Path, con
 
 
 @pytest.mark.parametrize(("size", "counts"), [(1 << 20, True), ((1 << 20) + 1, False)])
-def test_a_file_of_more_than_1_mib_is_passed_over(tmp_path: Path, size: int, counts: bool) -> None:
+def test_file_of_more_than_1_mib_is_skipped(tmp_path: Path, size: int, counts: bool) -> None:
     path = tmp_path / ".dockercfg"
     path.write_text(json.dumps({"r.example": {"auth": AUTH}}).ljust(size))
 
     assert (read_first([path]) is not None) is counts
 
 
-def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
+def test_unreadable_file_is_logged(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     with capture_logs() as logs:
         assert read_first([tmp_path / "config.json"]) is None
     assert [line["event"] for line in logs] == ["cannot read credentials file, trying the next"]
 
 
-def test_the_first_good_file_counts(tmp_path: Path) -> None:
+def test_first_valid_file_counts(tmp_path: Path) -> None:
     paths = search_paths(
         kubelet_root=tmp_path / "k", working=tmp_path / "w", home=tmp_path / "h", root=tmp_path / "root"
     )

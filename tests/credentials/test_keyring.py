@@ -1,4 +1,4 @@
-"""The keyring: files before providers, the specific before the general, and nothing asked too early."""
+"""The keyring: files before providers, specific entries before general ones, and no early queries."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -56,11 +56,11 @@ def found(
     return [(it.source, it.credentials.username) for it in (find or keyring.find)(references.parse(image))]
 
 
-def test_an_empty_keyring() -> None:
+def test_empty_keyring_finds_nothing() -> None:
     assert found(Keyring()) == []
 
 
-def test_all_that_fits_in_order(tmp_path: Path, programs: Programs) -> None:
+def test_all_matches_are_found_in_order(tmp_path: Path, programs: Programs) -> None:
     programs.write_printing("docker-credential-special", {"Username": "special", "Secret": "p"})
     programs.write_printing("docker-credential-general", {"Username": "general", "Secret": "p"})
     file = write(
@@ -90,7 +90,7 @@ def test_all_that_fits_in_order(tmp_path: Path, programs: Programs) -> None:
     ]
 
 
-def test_no_program_is_run_before_its_turn(tmp_path: Path, programs: Programs) -> None:
+def test_programs_run_only_when_needed(tmp_path: Path, programs: Programs) -> None:
     programs.write_printing("docker-credential-general", {"Username": "general", "Secret": "p"})
     file = write(tmp_path / "config.json", auths={"r.example": entry("u")}, credsStore="general")
     keyring = Keyring(paths=[file], providers=[provider(programs, "one", {"r.example": ("x", "p")})])
@@ -103,7 +103,7 @@ def test_no_program_is_run_before_its_turn(tmp_path: Path, programs: Programs) -
     assert len(programs.asked) == 2
 
 
-def test_nothing_is_given_twice(tmp_path: Path, programs: Programs) -> None:
+def test_duplicates_are_omitted(tmp_path: Path, programs: Programs) -> None:
     file = write(tmp_path / "config.json", auths={"r.example": entry("u"), "r.example/team": entry("u")})
     keyring = Keyring(paths=[file], providers=[provider(programs, "one", {"r.example": ("u", "p")})])
     assert found(keyring) == [(f"{file} for r.example/team", "u")]
@@ -122,12 +122,12 @@ def test_a_response_for_other_registries_is_not_used(programs: Programs) -> None
 
 
 @pytest.mark.parametrize("image", ["busybox", "docker.io/library/busybox:1", "index.docker.io/library/busybox"])
-def test_docker_hub(tmp_path: Path, image: str) -> None:
+def test_docker_hub_is_asked_by_its_url(tmp_path: Path, image: str) -> None:
     file = write(tmp_path / "config.json", auths={"https://index.docker.io/v1/": entry("u")})
     assert found(Keyring(paths=[file]), image) == [(f"{file} for index.docker.io", "u")]
 
 
-def test_a_file_counts_for_five_minutes(tmp_path: Path) -> None:
+def test_file_is_cached_for_five_minutes(tmp_path: Path) -> None:
     now = [0.0]
     file = write(tmp_path / "config.json", auths={"r.example": entry("first")})
     keyring = Keyring(paths=[file], clock=lambda: now[0])
@@ -139,7 +139,7 @@ def test_a_file_counts_for_five_minutes(tmp_path: Path) -> None:
     assert found(keyring) == [(f"{file} for r.example", "second")]
 
 
-def test_that_there_is_no_file_counts_for_five_minutes(tmp_path: Path) -> None:
+def test_missing_file_is_cached_for_five_minutes(tmp_path: Path) -> None:
     now = [0.0]
     file = tmp_path / "config.json"
     keyring = Keyring(paths=[file], clock=lambda: now[0])
@@ -151,7 +151,7 @@ def test_that_there_is_no_file_counts_for_five_minutes(tmp_path: Path) -> None:
     assert found(keyring) == [(f"{file} for r.example", "first")]
 
 
-def test_a_file_that_has_come_is_found_by_a_pull_that_was_refused(tmp_path: Path) -> None:
+def test_refused_pull_finds_a_new_file(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     keyring = Keyring(paths=[file])
     began = keyring.now()
@@ -186,7 +186,9 @@ def kubelet_root(tmp_path: Path) -> Path:
     ],
     ids=lambda order: order[0],
 )
-def test_places_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[str]) -> None:
+def test_keyring_of_the_node_uses_the_kubelets_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[str]
+) -> None:
     for name in order:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +201,9 @@ def test_places_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ord
     assert [user for _, user in found(keyring)] == [order[0]]
 
 
-def test_providers_of_the_settings(tmp_path: Path, kubelet_root: Path, programs: Programs) -> None:
+def test_keyring_of_the_node_uses_the_configured_providers(
+    tmp_path: Path, kubelet_root: Path, programs: Programs
+) -> None:
     programs.write_printing("one", response({"r.example": ("u", "p")}, version="v1beta1"))
     file = tmp_path / "providers.yaml"
     settings = {
@@ -220,16 +224,16 @@ def test_providers_of_the_settings(tmp_path: Path, kubelet_root: Path, programs:
 
 
 @pytest.mark.parametrize("given", ["image_credential_provider_config", "image_credential_provider_bin_dir"])
-def test_half_of_the_settings(kubelet_root: Path, given: str) -> None:
+def test_incomplete_provider_settings_are_refused(kubelet_root: Path, given: str) -> None:
     config = msgspec.structs.replace(Config(kubelet_root_dir=kubelet_root), **{given: "/x"})
-    with pytest.raises(InvalidArgument, match="are given both or not at all"):
+    with pytest.raises(InvalidArgument, match="must be set together"):
         keyring_of_node(config, environ={})
 
 
-def test_a_file_on_a_volume_that_hangs_is_passed_over(
+def test_file_on_a_hanging_volume_is_skipped(
     tmp_path: Path, kubelet_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a home directory on a dead NFS server; the process itself must not wait in the kernel."""
+    """For example in a home directory on a dead NFS server; this process must not block in the kernel."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     home = tmp_path / "home/.docker"
@@ -253,8 +257,8 @@ def test_a_file_on_a_volume_that_hangs_is_passed_over(
     assert str(tmp_path / "work/config.json") in asked, "not one by one"
 
 
-def test_files_that_are_not_there_are_one_question(tmp_path: Path, kubelet_root: Path) -> None:
-    """A pull of an image that is there takes 10 ms; each question to the helper process took 0.5 ms of them."""
+def test_missing_files_cost_a_single_call(tmp_path: Path, kubelet_root: Path) -> None:
+    """Pulling a present image takes 10 ms; each call of the helper process took 0.5 ms of them."""
     asked = []
 
     def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
@@ -282,7 +286,7 @@ def test_a_large_file_is_read_in_parts_by_the_helper_process(tmp_path: Path, kub
 
 
 @pytest.mark.parametrize("dead", ["providers.yaml", "bin"])
-def test_providers_on_a_volume_that_hangs_are_an_error_that_names_them(tmp_path: Path, dead: str) -> None:
+def test_providers_on_a_hanging_volume_are_an_error(tmp_path: Path, dead: str) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "providers.yaml").write_text("never read")
 

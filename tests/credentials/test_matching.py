@@ -1,4 +1,4 @@
-"""Which entry is meant for which repository: tables of the kubelet's rules."""
+"""Which entry matches which repository: tables of the kubelet's rules."""
 
 import re
 
@@ -29,7 +29,7 @@ from shim.credentials.matching import fitting, key_from_location, matches
         ("", ""),
     ],
 )
-def test_key_from_location(location: str, key: str) -> None:
+def test_key_is_reduced_from_a_location(location: str, key: str) -> None:
     assert key_from_location(location) == key
 
 
@@ -54,7 +54,7 @@ def test_key_from_location(location: str, key: str) -> None:
         ("localhost", "localhost/app"),
     ],
 )
-def test_meant_for_it(key: str, repository: str) -> None:
+def test_matching_entries_are_found(key: str, repository: str) -> None:
     assert matches(key, repository)
 
 
@@ -80,11 +80,11 @@ def test_meant_for_it(key: str, repository: str) -> None:
         ("[::1]", "[::1]:5000/app"),
     ],
 )
-def test_not_meant_for_it(key: str, repository: str) -> None:
+def test_other_entries_are_not_found(key: str, repository: str) -> None:
     assert not matches(key, repository)
 
 
-def test_the_more_specific_goes_first() -> None:
+def test_more_specific_entries_come_first() -> None:
     keys = ["*.example", "r.example", "r.example/team", "*.example/team/app", "r.example/team/app", "other.example"]
     found = fitting([(key, None) for key in keys], "r.example/team/app/web")
     assert [key for key, _ in found] == [
@@ -109,23 +109,23 @@ def test_entries_of_one_key_keep_their_order() -> None:
         (["index.docker.io"], "r.example/app", []),
     ],
 )
-def test_docker_hub(keys: list[str], repository: str, chosen: list[str]) -> None:
+def test_entry_for_docker_hub_matches_its_default_domain(keys: list[str], repository: str, chosen: list[str]) -> None:
     assert [key for key, _ in fitting([(key, None) for key in keys], repository)] == chosen
 
 
 @given(host=st.from_regex(r"[a-z]{1,5}(\.[a-z]{1,5}){0,3}(:[0-9]{1,4})?", fullmatch=True), path=st.just("team/app"))
-def test_a_host_is_meant_for_itself_and_for_none_below_it(host: str, path: str) -> None:
+def test_host_matches_itself_but_no_subdomain(host: str, path: str) -> None:
     assert matches(key_from_location(f"https://{host}/v2/"), f"{host}/{path}")
     assert not matches(host, f"evil.{host}/{path}")
 
 
 @given(st.text("ab.*", max_size=8), st.text("ab.", max_size=10))
-def test_wildcards_match_as_if_every_way_was_tried(pattern: str, host: str) -> None:
+def test_wildcards_match_like_an_exhaustive_search(pattern: str, host: str) -> None:
     every_way = re.compile("[^.]*".join(re.escape(part) for part in pattern.split("*")))
 
     assert matches(f"{pattern}/", f"{host}/app") == bool(every_way.fullmatch(host))
 
 
 @pytest.mark.timeout(60)
-def test_many_wildcards_take_no_time() -> None:
+def test_many_wildcards_match_fast() -> None:
     assert not matches("*a" * 40 + "b/", "a" * 250 + "/app")

@@ -1,4 +1,4 @@
-"""Credentials show nothing of themselves."""
+"""Credentials do not show their content."""
 
 import base64
 
@@ -25,14 +25,14 @@ def encoded(pair: bytes) -> str:
         pytest.param(encoded("ü:ä".encode()), ("ü", "ä"), id="UTF-8"),
     ],
 )
-def test_pair_from_base64(text: str, pair: tuple[str, str]) -> None:
+def test_pair_is_decoded_from_base64(text: str, pair: tuple[str, str]) -> None:
     assert pair_from_base64(text) == pair
 
 
 @pytest.mark.parametrize(
     "text", ["s3cret!", encoded(b"s3cret"), encoded(b"u:\xff"), "dTp w"], ids=["text", "no colon", "bytes", "blank"]
 )
-def test_what_is_no_pair_is_not_shown(text: str) -> None:
+def test_invalid_pair_is_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not base64 of user:password$") as caught:
         pair_from_base64(text)
     assert caught.value.__context__ is None or caught.value.__suppress_context__
@@ -54,5 +54,5 @@ def test_repr_shows_nothing() -> None:
         (Credentials(registry_token="t"), True),
     ],
 )
-def test_is_given(credentials: Credentials, *, given: bool) -> None:
+def test_is_given_with_any_credential(credentials: Credentials, *, given: bool) -> None:
     assert credentials.is_given is given

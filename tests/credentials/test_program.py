@@ -1,4 +1,4 @@
-"""Runs of programs: what they printed stays unsaid."""
+"""Runs of programs: their output is not shown."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ def asked(programs: Programs, name: str, *, timeout: float = 30.0) -> Outcome:
     )
 
 
-def test_arguments_and_stdin(programs: Programs) -> None:
+def test_program_gets_arguments_and_stdin(programs: Programs) -> None:
     programs.write_printing("one", "answer")
     assert asked(programs, "one").stdout == b"answer"
     assert programs.asked == ["a b|question"]
 
 
-def test_one_that_is_not_there(programs: Programs) -> None:
+def test_missing_program_is_an_error(programs: Programs) -> None:
     with pytest.raises(ShimError, match=r"^try it: /\S+/none cannot be started: no such file"):
         asked(programs, "none")
 
@@ -37,7 +37,7 @@ def test_a_run_may_take_a_minute(tmp_path: Path) -> None:
     assert (CredentialStores()._timeout, Provider(settings)._timeout) == (60.0, 60.0)
 
 
-def test_one_that_hangs(programs: Programs) -> None:
+def test_hanging_program_is_an_error(programs: Programs) -> None:
     programs.write("one", "exec sleep 60")
     with pytest.raises(DeadlineExceeded, match="try it: not finished within"):
         asked(programs, "one", timeout=0.2)
@@ -53,9 +53,9 @@ def test_one_that_hangs(programs: Programs) -> None:
             Outcome(1, b"", b"Traceback\nToken s3cret is Expired: access denied to r.example\n"),
             "exit status 1; its standard error mentions access denied, expired",
         ),
-        (Outcome(1, b"", b"s3cret"), "exit status 1; its standard error is not shown since it may hold secrets"),
-        (Outcome(1, b"", b"\xff"), "exit status 1; its standard error is not shown since it may hold secrets"),
+        (Outcome(1, b"", b"s3cret"), "exit status 1; its standard error is not shown because it may contain secrets"),
+        (Outcome(1, b"", b"\xff"), "exit status 1; its standard error is not shown because it may contain secrets"),
     ],
 )
-def test_failure_of(outcome: Outcome, words: str) -> None:
+def test_failure_shows_status_and_known_phrases(outcome: Outcome, words: str) -> None:
     assert failure_of(outcome) == words

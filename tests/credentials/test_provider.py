@@ -1,4 +1,4 @@
-"""One credential provider, by real plugins that speak its protocol."""
+"""A credential provider with real plugins that speak its protocol."""
 
 import json
 import os
@@ -50,7 +50,9 @@ def provider(programs: Programs, clock: Clock) -> MakeProvider:
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1"])
-def test_request_and_response(programs: Programs, provider: MakeProvider, version: str) -> None:
+def test_plugin_gets_a_request_and_its_response_is_read(
+    programs: Programs, provider: MakeProvider, version: str
+) -> None:
     programs.write_printing("one", response(LOGIN, version=version))
     api_version = f"credentialprovider.kubelet.k8s.io/{version}"
     assert provider(api_version=api_version, arguments=("get", "-v")).find(APP) == FOUND
@@ -59,7 +61,7 @@ def test_request_and_response(programs: Programs, provider: MakeProvider, versio
     assert json.loads(question) == {"apiVersion": api_version, "kind": "CredentialProviderRequest", "image": APP}
 
 
-def test_environment(programs: Programs, provider: MakeProvider, tmp_path: Path) -> None:
+def test_plugin_gets_the_environment(programs: Programs, provider: MakeProvider, tmp_path: Path) -> None:
     programs.write("one", f"env >{tmp_path}/env; printf '%s' '{json.dumps(response(LOGIN))}'")
     assert provider(environment={"PROFILE": "node"}).find(APP) == FOUND
     lines = (tmp_path / "env").read_text().splitlines()
@@ -68,7 +70,7 @@ def test_environment(programs: Programs, provider: MakeProvider, tmp_path: Path)
 
 
 @pytest.mark.parametrize("auth", [None, {}, {"r.example": ("", "")}], ids=["null", "empty", "empty names"])
-def test_one_that_has_nothing(programs: Programs, provider: MakeProvider, auth: object) -> None:
+def test_plugin_without_credentials_gives_no_entries(programs: Programs, provider: MakeProvider, auth: object) -> None:
     programs.write_printing("one", response(auth))
     with capture_logs() as logs:
         assert provider().find(APP) == ()
@@ -80,26 +82,28 @@ def test_one_that_has_nothing(programs: Programs, provider: MakeProvider, auth: 
     [("r.example",), ("other.example", "r.example/team"), ("*.example/team/app",)],
     ids=["host", "path", "pattern"],
 )
-def test_an_image_it_matches(programs: Programs, provider: MakeProvider, matched: tuple[str, ...]) -> None:
+def test_plugin_runs_for_a_matching_image(programs: Programs, provider: MakeProvider, matched: tuple[str, ...]) -> None:
     programs.write_printing("one", response(LOGIN))
     assert provider(match_images=matched).find(APP) == FOUND
 
 
 @pytest.mark.parametrize("matched", [("r.example:5000",), ("r.example/other",), ("*.*.example",)], ids=str)
-def test_an_image_it_does_not_match(programs: Programs, provider: MakeProvider, matched: tuple[str, ...]) -> None:
+def test_plugin_does_not_run_for_other_images(
+    programs: Programs, provider: MakeProvider, matched: tuple[str, ...]
+) -> None:
     programs.write_printing("one", response(LOGIN))
     assert provider(match_images=matched).find(APP) == ()
     assert programs.asked == []
 
 
-def test_one_that_needs_a_service_account_is_not_asked(programs: Programs, provider: MakeProvider) -> None:
+def test_plugin_that_needs_a_service_account_does_not_run(programs: Programs, provider: MakeProvider) -> None:
     programs.write_printing("one", response(LOGIN))
     assert provider(needs_service_account=True).find(APP) == ()
     assert programs.asked == []
 
 
 def printing(old: str = "", new: str = "", **changes: object) -> str:
-    """A plugin that prints a good response, but for some changes."""
+    """Create a plugin that prints a valid response with some changes."""
     text = json.dumps({**response({"r.example": ("u", "s3cret")}), **changes})
     return f"printf %s '{text.replace(old, new)}'"
 
@@ -139,7 +143,7 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
         "nested",
     ],
 )
-def test_one_that_does_not_work_is_reported(programs: Programs, provider: MakeProvider, body: str, words: str) -> None:
+def test_failing_plugin_is_logged(programs: Programs, provider: MakeProvider, body: str, words: str) -> None:
     programs.write("one", body)
     with capture_logs() as logs:
         made = provider(timeout=0.3 if "sleep" in body else 30, environment={"KEY": "v4lue"}, arguments=("s3cret",))
@@ -151,7 +155,7 @@ def test_one_that_does_not_work_is_reported(programs: Programs, provider: MakePr
     assert "v4lue" not in str(logs)
 
 
-def test_a_failure_is_not_kept(programs: Programs, provider: MakeProvider) -> None:
+def test_failure_is_not_cached(programs: Programs, provider: MakeProvider) -> None:
     made = provider()
     programs.write("one", "exit 1")
     assert made.find(APP) == ()
@@ -166,7 +170,9 @@ def test_a_failure_is_not_kept(programs: Programs, provider: MakeProvider) -> No
     ("cache", "asked"),
     [("Image", [APP, WEB, OTHER]), ("Registry", [APP, OTHER]), ("Global", [APP])],
 )
-def test_what_a_response_is_good_for(programs: Programs, provider: MakeProvider, cache: str, asked: list[str]) -> None:
+def test_response_is_cached_by_its_key_type(
+    programs: Programs, provider: MakeProvider, cache: str, asked: list[str]
+) -> None:
     programs.write_printing("one", response(LOGIN, cache=cache))
     made = provider()
     for repository in (APP, WEB, OTHER, APP, WEB, OTHER):
@@ -178,7 +184,7 @@ def test_what_a_response_is_good_for(programs: Programs, provider: MakeProvider,
     ("duration", "default", "seconds"),
     [(None, 60.0, 60), ("1h30m", 60.0, 5400), ("10s", 60.0, 10), ("10s", 0.0, 10)],
 )
-def test_how_long_a_response_counts(
+def test_response_is_cached_for_its_duration(
     programs: Programs, provider: MakeProvider, clock: Clock, duration: str | None, default: float, seconds: int
 ) -> None:
     programs.write_printing("one", response(LOGIN, duration=duration))
@@ -193,7 +199,7 @@ def test_how_long_a_response_counts(
 
 
 @pytest.mark.parametrize(("duration", "default"), [("0s", 60.0), ("0", 60.0), ("-1m5s", 60.0), (None, 0.0)])
-def test_a_response_that_does_not_count(
+def test_invalid_response_is_refused(
     programs: Programs, provider: MakeProvider, duration: str | None, default: float
 ) -> None:
     programs.write_printing("one", response(LOGIN, duration=duration))
@@ -202,7 +208,7 @@ def test_a_response_that_does_not_count(
     assert len(programs.asked) == 2
 
 
-def test_that_there_is_nothing_is_kept_too(programs: Programs, provider: MakeProvider) -> None:
+def test_empty_response_is_cached(programs: Programs, provider: MakeProvider) -> None:
     programs.write_printing("one", response({}))
     made = provider()
     assert [made.find(APP), made.find(APP)] == [(), ()]
@@ -213,7 +219,7 @@ def test_that_there_is_nothing_is_kept_too(programs: Programs, provider: MakePro
 
 
 class Gated:
-    """A plugin whose every run waits for a line of the test."""
+    """A plugin whose every run waits for a line from the test."""
 
     def __init__(self, programs: Programs, answer: object) -> None:
         self.path = programs.bin_dir / "gate"
@@ -222,13 +228,13 @@ class Gated:
         programs.write("one", f"read line <'{self.path}'; printf '%s' '{json.dumps(answer)}'")
 
     def release(self, number: int) -> None:
-        """Wait until the run of this number waits, those before it being over, and let it go."""
+        """Wait until the run with this number waits and all earlier runs are over, then release it."""
         wait_asked(self._programs, number)
         self.path.write_text("go\n")
 
 
 def wait_asked(programs: Programs, number: int) -> None:
-    """Wait until so many runs have begun."""
+    """Wait until this many runs have begun."""
     while len(programs.asked) < number:  # bound by the test's own timeout
         threading.Event().wait(0.01)
 
@@ -244,7 +250,7 @@ def wait_asked(programs: Programs, number: int) -> None:
     ids=["one image", "one registry", "all", "two images"],
 )
 @pytest.mark.parametrize("duration", [None, "0s"], ids=["kept", "not kept"])
-def test_requests_for_one_key_run_it_once(
+def test_concurrent_requests_for_a_key_share_a_run(
     programs: Programs, provider: MakeProvider, cache: str, wanted: list[str], runs: int, duration: str | None
 ) -> None:
     gated = Gated(programs, response(LOGIN, cache=cache, duration=duration))
@@ -261,7 +267,7 @@ def test_requests_for_one_key_run_it_once(
     assert len(programs.asked) == runs
 
 
-def test_a_failure_for_one_image_is_not_that_of_another(programs: Programs, provider: MakeProvider) -> None:
+def test_failure_for_an_image_does_not_affect_others(programs: Programs, provider: MakeProvider) -> None:
     good = json.dumps(response(LOGIN))
     gate = programs.bin_dir / "gate"
     os.mkfifo(gate)
@@ -289,7 +295,7 @@ def test_cancellation_is_not_a_failure_of_the_plugin(programs: Programs, provide
     assert logs == []
 
 
-def test_no_more_responses_are_kept_than_the_bound(
+def test_cached_responses_are_bounded(
     programs: Programs, provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.credentials.provider.MAX_KEPT", 2)

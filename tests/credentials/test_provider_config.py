@@ -1,4 +1,4 @@
-"""The kubelet's CredentialProviderConfig: what is accepted, and which field is named when it is not."""
+"""The kubelet's CredentialProviderConfig: accepted content, and the field in the error otherwise."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ def read(programs: Programs, content: object) -> tuple[ProviderSettings, ...]:
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """GOOD with another value at a path such as `providers.0.name`; None takes the field away."""
+    """Return GOOD with another value at a path such as `providers.0.name`; None removes the field."""
     made = copy.deepcopy(GOOD)
     *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
     at: Any = made
@@ -57,7 +57,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "form", [yaml.safe_dump, json.dumps, partial(json.dumps, indent="\t")], ids=["YAML", "JSON", "tabs"]
 )
-def test_read(programs: Programs, form: Any) -> None:
+def test_file_is_read(programs: Programs, form: Any) -> None:
     assert read(programs, form(GOOD)) == (
         ProviderSettings(
             name="ecr",
@@ -76,14 +76,14 @@ def test_repr_shows_no_environment(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1"])
-def test_versions(programs: Programs, version: str) -> None:
+def test_all_versions_are_accepted(programs: Programs, version: str) -> None:
     config = changed("apiVersion", f"kubelet.config.k8s.io/{version}")
     config["providers"][0]["apiVersion"] = f"credentialprovider.kubelet.k8s.io/{version}"
     assert read(programs, config)[0].api_version == f"credentialprovider.kubelet.k8s.io/{version}"
 
 
 @pytest.mark.parametrize("needs", [True, False])
-def test_service_accounts(programs: Programs, *, needs: bool) -> None:
+def test_service_account_requirement_is_read(programs: Programs, *, needs: bool) -> None:
     tokens = {"serviceAccountTokenAudience": "a", "requireServiceAccount": needs, "cacheType": "Token"}
     assert read(programs, changed("providers.0.tokenAttributes", tokens))[0].needs_service_account is needs
 
@@ -112,19 +112,23 @@ def test_service_accounts(programs: Programs, *, needs: bool) -> None:
         ("providers.0.apiVersion", "v1", "provider ecr: apiVersion 'v1' is not credentialprovider"),
         ("providers.0.args", "x", r"provider ecr: Expected `array \| null`, got `str` - at `\$.args`"),
         ("providers.0.env", [{"name": "A", "value": 5}], r"provider ecr: .* - at `\$.env\[0\].value`"),
-        ("providers.0.env", [{"name": "A=B", "value": "s3cret"}], "provider ecr: env: 'A=B' is not a variable"),
+        (
+            "providers.0.env",
+            [{"name": "A=B", "value": "s3cret"}],
+            "provider ecr: env: 'A=B' is not a valid environment",
+        ),
         ("providers.0.matchImage", ["x"], "provider ecr: .*unknown field `matchImage`"),
         ("providers.0.tokenAttributes", {"x": 1}, r"provider ecr: .*tokenAttributes"),
     ],
 )
-def test_what_is_wrong_is_named(programs: Programs, path: str, value: object, words: str) -> None:
+def test_invalid_field_is_reported(programs: Programs, path: str, value: object, words: str) -> None:
     where = rf"^image_credential_provider_config \S+/providers.yaml: .*{words}"
     with pytest.raises(InvalidArgument, match=where) as caught:
         read(programs, changed(path, value))
     assert "s3cret" not in str(caught.value)
 
 
-def test_dates_and_times_are_text_for_the_kubelet(programs: Programs) -> None:
+def test_dates_and_times_are_strings(programs: Programs) -> None:
     text = yaml.safe_dump(GOOD).replace("- -v", "- 2022-01-01\n  - 1:30").replace("s3cret", "12:30:45.5")
 
     [settings] = read(programs, text)
@@ -138,46 +142,46 @@ def test_dates_and_times_are_text_for_the_kubelet(programs: Programs) -> None:
     ["a: [s3cret", "\ta: s3cret", "{s3cret", "!!int s3cret", "? !!int ", "!!bool s3cret", "!!timestamp s3cret"],
     ids=["open", "tab", "brace", "int", "empty int", "bool", "timestamp"],
 )
-def test_what_is_no_yaml(programs: Programs, text: str) -> None:
+def test_invalid_yaml_is_refused(programs: Programs, text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not YAML") as caught:
         read(programs, text)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__suppress_context__
 
 
-def test_an_empty_file(programs: Programs) -> None:
+def test_empty_file_is_refused(programs: Programs) -> None:
     with pytest.raises(InvalidArgument, match="Expected `object`, got `null`"):
         read(programs, "")
 
 
-def test_a_file_that_is_not_there(programs: Programs) -> None:
+def test_missing_file_is_refused(programs: Programs) -> None:
     with pytest.raises(FailedPrecondition, match=r"/none\.yaml: cannot be read: no such file"):
         read_providers(programs.bin_dir / "none.yaml", bin_dir=programs.bin_dir)
 
 
-def test_a_plugin_that_cannot_be_run(programs: Programs, plugin: Path) -> None:
+def test_non_executable_plugin_is_refused(programs: Programs, plugin: Path) -> None:
     plugin.chmod(0o644)
     with pytest.raises(FailedPrecondition, match=r"provider ecr: name: .*/ecr is not an executable file"):
         read(programs, GOOD)
 
 
-def test_a_plugin_that_is_not_there(programs: Programs, plugin: Path) -> None:
+def test_missing_plugin_is_refused(programs: Programs, plugin: Path) -> None:
     plugin.unlink()
     with pytest.raises(FailedPrecondition, match=r"provider ecr: name: .*/ecr is not an executable file"):
         read(programs, GOOD)
 
 
-def test_a_directory_of_plugins_that_is_not_there(programs: Programs, tmp_path: Path) -> None:
+def test_missing_plugin_directory_is_refused(programs: Programs, tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"image_credential_provider_bin_dir .*/none is not a directory"):
         read_providers(tmp_path / "providers.yaml", bin_dir=tmp_path / "none")
 
 
-def test_a_name_that_is_taken(programs: Programs) -> None:
+def test_duplicate_name_is_refused(programs: Programs) -> None:
     with pytest.raises(InvalidArgument, match="provider ecr: name 'ecr' is taken by an earlier provider"):
         read(programs, changed("providers", GOOD["providers"] * 2))
 
 
-def test_a_directory_of_files(programs: Programs, tmp_path: Path) -> None:
+def test_all_files_of_a_directory_are_read(programs: Programs, tmp_path: Path) -> None:
     directory = tmp_path / "providers"
     directory.mkdir()
     with pytest.raises(FailedPrecondition, match=r"no \.json, \.yaml or \.yml file in it"):
@@ -195,6 +199,6 @@ def test_a_directory_of_files(programs: Programs, tmp_path: Path) -> None:
     [("[" * 5000, "is not YAML"), (" " * (FILE_LIMIT + 1), f"more than {FILE_LIMIT} bytes")],
     ids=["nested", "too large"],
 )
-def test_a_file_that_is_nested_too_deeply_or_too_large(programs: Programs, content: str, words: str) -> None:
+def test_deeply_nested_or_large_file_is_refused(programs: Programs, content: str, words: str) -> None:
     with pytest.raises((InvalidArgument, FailedPrecondition), match=words):
         read(programs, content)

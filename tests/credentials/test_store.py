@@ -1,4 +1,4 @@
-"""Stores of credentials, by real executables that speak their protocol."""
+"""Credential helpers, with real executables that speak their protocol."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ NAME = "docker-credential-one"
     ],
     ids=["user", "token", "nothing"],
 )
-def test_answers(programs: Programs, answer: object, credentials: Credentials | None) -> None:
+def test_answers_of_a_helper_are_read(programs: Programs, answer: object, credentials: Credentials | None) -> None:
     programs.write_printing(NAME, answer)
     with capture_logs() as logs:
         assert CredentialStores().find("one", domain="r.example:5000") == credentials
@@ -34,13 +34,13 @@ def test_answers(programs: Programs, answer: object, credentials: Credentials | 
     assert logs == []
 
 
-def test_docker_hub_is_asked_by_its_address(programs: Programs) -> None:
+def test_docker_hub_is_asked_by_its_url(programs: Programs) -> None:
     programs.write_printing(NAME, {"Username": "u", "Secret": "p"})
     CredentialStores().find("one", domain="docker.io")
     assert programs.asked == ["get|https://index.docker.io/v1/"]
 
 
-def test_one_that_has_nothing(programs: Programs) -> None:
+def test_helper_without_credentials_gives_none(programs: Programs) -> None:
     programs.write_printing(NAME, "credentials not found in native keychain\n", code=1)
     with capture_logs() as logs:
         assert CredentialStores().find("one", domain="r.example") is None
@@ -72,7 +72,7 @@ def test_one_that_has_nothing(programs: Programs) -> None:
         "killed",
     ],
 )
-def test_one_that_does_not_work_is_reported(programs: Programs, body: str, words: str) -> None:
+def test_failing_helper_is_logged(programs: Programs, body: str, words: str) -> None:
     programs.write(NAME, body)
     with capture_logs() as logs:
         assert CredentialStores(timeout=0.3 if "sleep" in body else 30).find("one", domain="r.example") is None
@@ -83,7 +83,7 @@ def test_one_that_does_not_work_is_reported(programs: Programs, body: str, words
 
 
 @pytest.mark.parametrize("name", ["none", "../bin/docker-credential-one", "x/../one"])
-def test_only_what_is_on_path_is_run(programs: Programs, name: str) -> None:
+def test_only_programs_on_path_run(programs: Programs, name: str) -> None:
     programs.write_printing(NAME, {"Username": "u", "Secret": "p"})
     with capture_logs() as logs:
         assert CredentialStores().find(name, domain="r.example") is None
@@ -91,7 +91,7 @@ def test_only_what_is_on_path_is_run(programs: Programs, name: str) -> None:
     assert programs.asked == []
 
 
-def test_two_questions_at_once_are_one(programs: Programs) -> None:
+def test_concurrent_requests_share_a_run(programs: Programs) -> None:
     programs.write(NAME, 'read line <"$0.gate"; echo \'{"Username": "u", "Secret": "p"}\'')
     gate = programs.bin_dir / f"{NAME}.gate"
     os.mkfifo(gate)
@@ -107,7 +107,7 @@ def test_two_questions_at_once_are_one(programs: Programs) -> None:
     assert len(programs.asked) == 1
 
 
-def test_cancellation_is_not_a_failure_of_the_store(programs: Programs) -> None:
+def test_cancellation_is_not_a_failure_of_the_helper(programs: Programs) -> None:
     programs.write(NAME, "exec sleep 60")
     scope = Scope()
     timer = threading.Timer(0.2, scope.cancel)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with wrong settings and a socket as systemd passes it."""
+"""A server in a separate process, with invalid settings and a socket passed like by systemd."""
 
 import json
 import os
@@ -32,14 +32,14 @@ class Served:
     notified: socket.socket
 
     def refusal(self) -> str:
-        """What a client is told by Version, which the kubelet calls first; it waits as a kubelet does."""
+        """Return the error of Version, which the kubelet calls first; wait like a kubelet."""
         with grpc.insecure_channel(f"unix:{self.path}") as channel, pytest.raises(grpc.RpcError) as caught:
             api.RuntimeServiceStub(channel).Version(pb.VersionRequest(), timeout=SECONDS, wait_for_ready=True)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         return str(caught.value.details())
 
     def status(self) -> pb.RuntimeStatus:
-        """Status of a server that works, asked again while it is refused, as a kubelet does."""
+        """Return Status of a working server; repeat the call while it is refused, like a kubelet."""
         until = time.monotonic() + SECONDS
         while True:
             with grpc.insecure_channel(f"unix:{self.path}") as channel:
@@ -51,7 +51,7 @@ class Served:
                         raise
 
     def line(self, event: str) -> dict[str, str]:
-        """The first line of that event which has not been read yet."""
+        """Return the next unread line of that event."""
         assert self.process.stderr is not None
         for text in self.process.stderr:
             line: dict[str, str] = json.loads(text)
@@ -60,7 +60,7 @@ class Served:
         raise AssertionError(f"the server ended without {event!r}")
 
     def told_systemd(self, beginning: str) -> str:
-        """The first notification that begins so and has not been read yet."""
+        """Return the next unread notification with this prefix."""
         while True:
             text = self.notified.recv(4096).decode()
             if text.startswith(beginning):
@@ -95,7 +95,7 @@ def serving(tmp_path: Path, *flags: str) -> Iterator[Served]:
                 process.kill()
 
 
-def test_clients_are_told_file_and_line_until_the_file_is_right(tmp_path: Path) -> None:
+def test_clients_get_file_and_line_until_the_file_is_corrected(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('\nlog_levle = "debug"\n')
     with serving(tmp_path, f"--config={file}") as served:
@@ -118,7 +118,7 @@ def test_clients_are_told_file_and_line_until_the_file_is_right(tmp_path: Path) 
         assert served.process.wait(SECONDS) == 0
 
 
-def test_a_file_that_is_missing_is_waited_for(tmp_path: Path) -> None:
+def test_server_waits_for_a_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "later" / "config.toml"
     with serving(tmp_path, f"--config={file}") as served:
         assert f"file {file}: cannot be read: no such file" in served.refusal()
@@ -129,7 +129,7 @@ def test_a_file_that_is_missing_is_waited_for(tmp_path: Path) -> None:
         assert len(served.status().conditions) == 2
 
 
-def test_a_file_that_a_setting_names_is_waited_for(tmp_path: Path) -> None:
+def test_server_waits_for_a_file_that_a_setting_names(tmp_path: Path) -> None:
     file = tmp_path / "providers.yaml"
     file.write_text(PROVIDERS)
     flags = (f"--image-credential-provider-config={file}", f"--image-credential-provider-bin-dir={tmp_path}")
@@ -144,7 +144,7 @@ def test_a_file_that_a_setting_names_is_waited_for(tmp_path: Path) -> None:
         assert served.status().conditions
 
 
-def test_the_watchdog_is_told_while_nothing_changes_and_a_stop_is_heard(tmp_path: Path) -> None:
+def test_watchdog_is_notified_while_waiting_and_stop_ends_it(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("log_levle = 1\n")
     with serving(tmp_path, f"--config={file}") as served:
@@ -156,7 +156,7 @@ def test_the_watchdog_is_told_while_nothing_changes_and_a_stop_is_heard(tmp_path
         assert served.process.wait(SECONDS) == -signal.SIGTERM
 
 
-def test_clients_are_told_of_a_wrong_flag(tmp_path: Path) -> None:
+def test_clients_get_the_error_of_a_wrong_flag(tmp_path: Path) -> None:
     with serving(tmp_path, "--cni-conf-dirs=/etc") as served:
         assert served.refusal() == "the settings of the server are wrong: unrecognized arguments: --cni-conf-dirs=/etc"
 

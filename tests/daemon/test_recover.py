@@ -35,7 +35,7 @@ from tests.pods import created, ready_pod
 from tests.waits import wait_until
 
 
-def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
+def test_resolv_conf_without_a_pod_is_removed(rt: Runtime) -> None:
     ready_pod(rt)
     [known] = pod.resolv_conf_directory(rt).iterdir()
     orphan = pod.resolv_conf_directory(rt) / "orphan"
@@ -48,7 +48,7 @@ def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
     assert list(pod.resolv_conf_directory(rt).iterdir()) == [known]
 
 
-def test_a_resolv_conf_of_a_request_under_way_is_left_alone(rt: Runtime) -> None:
+def test_resolv_conf_of_a_request_in_flight_stays(rt: Runtime) -> None:
     directory = pod.resolv_conf_directory(rt)
     directory.mkdir()
     (directory / "just-begun").touch()
@@ -59,7 +59,7 @@ def test_a_resolv_conf_of_a_request_under_way_is_left_alone(rt: Runtime) -> None
     assert [path.name for path in directory.iterdir()] == ["just-begun"]
 
 
-def test_one_of_an_earlier_server_that_a_request_has_found_right_is_left_alone(rt: Runtime) -> None:
+def test_earlier_resolv_conf_reused_by_a_request_stays(rt: Runtime) -> None:
     path = pod.resolv_conf_directory(rt) / "just-found"
     write_resolv_conf(path, b"nameserver 10.0.0.10\n")
     os.utime(path, (1, 1))
@@ -71,9 +71,7 @@ def test_one_of_an_earlier_server_that_a_request_has_found_right_is_left_alone(r
     assert path.stat().st_ino == inode
 
 
-def test_what_cannot_be_removed_keeps_nothing_else_from_being_removed(
-    rt: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_removal_does_not_stop_other_removals(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = pod.resolv_conf_directory(rt)
     for name in ("a", "c"):
         (directory / name).mkdir(parents=True)
@@ -88,7 +86,7 @@ def test_what_cannot_be_removed_keeps_nothing_else_from_being_removed(
     assert {path.name for path in directory.iterdir()} == {"a", "c"}
 
 
-def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
+def test_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert not pod.resolv_conf_directory(rt).exists()
@@ -115,7 +113,7 @@ def test_limits_of_containers_that_are_gone_are_forgotten(rt: Runtime) -> None:
     assert [path.stem for path in (rt.config.root_directory / "limits").iterdir()] == [there]
 
 
-def test_limits_that_a_crash_came_before_are_written(
+def test_limits_missing_after_a_crash_are_written(
     rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = new_group_v1(tmp_path, "pause")
@@ -132,7 +130,7 @@ def test_limits_that_a_crash_came_before_are_written(
     assert Path(path).read_text() == str(1 << 20)
 
 
-def test_limits_of_what_docker_starts_after_the_recovery_are_written(
+def test_limits_of_containers_started_after_the_recovery_are_written(
     rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
@@ -165,9 +163,7 @@ def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     [(BEFORE_ADD, True), (RELEASED, True), (CONNECTED, False)],
     ids=["in its ADD", "behind its DEL", "ready"],
 )
-def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
-    rt: Runtime, checkpoint: SandboxCheckpoint, ended: bool
-) -> None:
+def test_plugin_processes_of_a_ready_pod_stay(rt: Runtime, checkpoint: SandboxCheckpoint, ended: bool) -> None:
     rt.checkpoints.put(checkpoint)
     environment = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": checkpoint.sandbox_id}
     command, pipe = ["/bin/sh", "-c", "echo begun; read _"], subprocess.PIPE
@@ -182,7 +178,7 @@ def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
 
 
 @pytest.mark.parametrize("failure", [ShimError("cannot"), OSError("cannot")])
-def test_a_step_that_fails_keeps_no_other_from_being_taken(
+def test_failing_step_does_not_stop_other_steps(
     rt: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     def failing(_rt: Runtime) -> None:
@@ -195,7 +191,7 @@ def test_a_step_that_fails_keeps_no_other_from_being_taken(
         wait_until(lambda: not leftover.exists())
 
 
-def test_pods_are_recovered_before_the_first_answer_about_them(
+def test_pods_are_recovered_before_their_first_answer(
     rt: Runtime, engine: FakeEngine, config: Config, logs: FakeLogs
 ) -> None:
     sandbox_id = ready_pod(rt)

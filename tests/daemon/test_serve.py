@@ -1,4 +1,4 @@
-"""The whole server in a process of its own, on a machine without Docker."""
+"""The whole server in a separate process, on a machine without Docker."""
 
 import contextlib
 import ctypes
@@ -45,7 +45,7 @@ class Server:
     socket: Path
 
     def line(self, event: str) -> dict[str, Any]:
-        """Give the first line of that event which has not been read yet."""
+        """Return the next unread line of that event."""
         for text in self._log:
             line: dict[str, Any] = json.loads(text)
             if line["event"] == event:
@@ -53,7 +53,7 @@ class Server:
         raise AssertionError(f"the server ended without {event!r}")
 
     def next_line(self) -> dict[str, Any]:
-        """Give the next line."""
+        """Return the next line."""
         line: dict[str, Any] = json.loads(next(iter(self._log)))
         return line
 
@@ -65,7 +65,7 @@ class Server:
 
 @contextmanager
 def running(directory: Path, *flags: str, prefix: Sequence[str] = (), **popen: Any) -> Iterator[Server]:
-    """Start a server by `prefix`; later flags count, `popen` goes to Popen."""
+    """Start a server with `prefix`; later flags override, `popen` goes to Popen."""
     command = [
         *(*prefix, sys.executable, "-m", "shim", "serve", "--log-format=json"),
         f"--container-runtime-endpoint=unix://{directory}/cri.sock",
@@ -88,7 +88,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_without_docker_it_serves_and_says_what_is_missing(server: Server) -> None:
+def test_server_without_docker_serves_and_reports_it(server: Server) -> None:
     with grpc.insecure_channel(f"unix:{server.socket}") as channel:
         runtime = api.RuntimeServiceStub(channel)
         conditions = runtime.Status(pb.StatusRequest()).status.conditions
@@ -103,7 +103,7 @@ def test_without_docker_it_serves_and_says_what_is_missing(server: Server) -> No
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_bad_request_is_refused_at_the_door(server: Server) -> None:
+def test_invalid_request_is_refused_first(server: Server) -> None:
     with (
         grpc.insecure_channel(f"unix:{server.socket}") as channel,
         pytest.raises(grpc.RpcError) as caught,
@@ -115,7 +115,7 @@ def test_a_bad_request_is_refused_at_the_door(server: Server) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_its_socket(server: Server, number: signal.Signals) -> None:
+def test_signal_stops_the_server_and_removes_its_socket(server: Server, number: signal.Signals) -> None:
     server.process.send_signal(number)
 
     assert server.line("stopping")["signal"] == number.name
@@ -123,8 +123,8 @@ def test_a_signal_ends_it_and_its_socket(server: Server, number: signal.Signals)
     assert not server.socket.exists()
 
 
-def test_a_signal_is_heard_in_whichever_thread_it_interrupts(server: Server) -> None:
-    """The kernel may choose any thread, and a signal may come just before the main thread begins to wait."""
+def test_signal_is_handled_whichever_thread_it_interrupts(server: Server) -> None:
+    """The kernel may choose any thread, and a signal may arrive just before the main thread begins to wait."""
     server.process.send_signal(signal.SIGHUP)
     server.line("SIGHUP ignored: settings are read at the start")  # so the main thread waits
     pid = server.process.pid
@@ -141,7 +141,7 @@ def blocks(thread: int, number: signal.Signals) -> bool:
     return bool(int(status["SigBlk"], 16) >> (number - 1) & 1)
 
 
-def test_a_hangup_changes_nothing(server: Server) -> None:
+def test_sighup_changes_nothing(server: Server) -> None:
     server.process.send_signal(signal.SIGHUP)
 
     server.line("SIGHUP ignored: settings are read at the start")
@@ -149,7 +149,7 @@ def test_a_hangup_changes_nothing(server: Server) -> None:
 
 
 def log_process(server: Server) -> int:
-    """Give the pid of the log process once it answers."""
+    """Return the pid of the log process once it answers."""
     with grpc.insecure_channel(f"unix:{server.socket}") as channel:
         while True:
             status = api.RuntimeServiceStub(channel).Status(pb.StatusRequest(verbose=True))
@@ -212,7 +212,7 @@ def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path
     assert server.socket.is_socket()
 
 
-def test_systemd_is_notified_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
+def test_systemd_is_notified_at_ready_and_at_stop(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(SECONDS)
@@ -225,7 +225,7 @@ def test_systemd_is_notified_when_it_serves_and_when_it_stops(tmp_path: Path) ->
             assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_systemd_is_notified_for_as_long_as_it_works(tmp_path: Path) -> None:
+def test_watchdog_is_notified_while_the_server_works(tmp_path: Path) -> None:
     environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
@@ -239,7 +239,7 @@ def test_systemd_is_notified_for_as_long_as_it_works(tmp_path: Path) -> None:
             assert server.line("dumping state")["reason"] == "watchdog"
 
 
-def test_a_dump_says_what_the_server_does(server: Server) -> None:
+def test_dump_shows_the_servers_state(server: Server) -> None:
     server.line("serving streams")
     server.process.send_signal(signal.SIGUSR1)
 
@@ -256,15 +256,15 @@ def test_a_dump_says_what_the_server_does(server: Server) -> None:
 
 
 @pytest.mark.parametrize("named", ["fd://", "unix://{path}", "unix://{linked}"])
-def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path, named: str) -> None:
-    """Also where its path is named, as in kubespray's unit for cri-dockerd: /var/run is a link to /run."""
+def test_systemd_socket_is_served_and_stays(tmp_path: Path, named: str) -> None:
+    """Also under the path in kubespray's unit for cri-dockerd: /var/run is a link to /run."""
     path, linked = tmp_path / "systemd.sock", tmp_path / "linked"
     linked.symlink_to(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         listener.set_inheritable(True)
-        # What systemd does between fork and exec: the socket becomes 3, and the pid is in the environment.
+        # Like systemd between fork and exec: the socket becomes descriptor 3, and the pid is in the environment.
         script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
         with running(
             tmp_path,
@@ -282,7 +282,7 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path, named: str) -> N
     assert path.is_socket()
 
 
-def test_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_uncreatable_state_directory_is_a_single_error_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with running(tmp_path, f"--root-directory={tmp_path}/file/root") as server:
@@ -293,7 +293,7 @@ def test_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> No
     assert line.startswith(f"pydockershim: error: create the directory {tmp_path}/file/root: ")
 
 
-def test_a_directory_that_others_use_is_not_taken_from_them(tmp_path: Path) -> None:
+def test_directory_of_other_programs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir(mode=0o755)
     (tmp_path / "shared/theirs").touch()
 
@@ -306,7 +306,7 @@ def test_a_directory_that_others_use_is_not_taken_from_them(tmp_path: Path) -> N
     assert mode_of(tmp_path / "shared") == 0o755
 
 
-def test_a_server_finds_all_that_it_has_made_its_own(server: Server, tmp_path: Path) -> None:
+def test_server_accepts_its_own_state_directory(server: Server, tmp_path: Path) -> None:
     with grpc.insecure_channel(f"unix:{server.socket}") as channel:
         reported = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.244.7.0/24"))
         api.RuntimeServiceStub(channel).UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=reported))
@@ -320,7 +320,7 @@ def test_a_server_finds_all_that_it_has_made_its_own(server: Server, tmp_path: P
     assert mode_of(tmp_path / "root") == 0o700
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> None:
+def test_open_files_limit_is_raised_as_far_as_allowed(tmp_path: Path) -> None:
     prefix = ["prlimit", "--nofile=256:4096"]
     with running(tmp_path, prefix=prefix) as server:
         server.line("serving")
@@ -330,7 +330,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o777], ids=oct)
-def test_its_umask_and_that_of_what_it_starts_is_its_own(tmp_path: Path, umask: int) -> None:
+def test_umask_of_the_server_and_its_children_is_fixed(tmp_path: Path, umask: int) -> None:
     with running(tmp_path, umask=umask) as server:
         server.line("serving")
         pid = server.process.pid
@@ -342,7 +342,7 @@ def test_its_umask_and_that_of_what_it_starts_is_its_own(tmp_path: Path, umask: 
     assert mode_of(tmp_path / "root") == 0o700
 
 
-def test_a_credential_provider_that_cannot_work_keeps_it_from_starting(tmp_path: Path) -> None:
+def test_invalid_credential_provider_prevents_the_start(tmp_path: Path) -> None:
     file = tmp_path / "providers.yaml"
     file.write_text("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: one}]\n")
     flags = (f"--image-credential-provider-config={file}", f"--image-credential-provider-bin-dir={tmp_path}")
@@ -354,7 +354,7 @@ def test_a_credential_provider_that_cannot_work_keeps_it_from_starting(tmp_path:
     assert "missing required field `matchImages`" in said
 
 
-def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_metrics_are_served_if_set(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with running(tmp_path, f"--metrics-bind-addr={port}") as server:
@@ -380,9 +380,7 @@ def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_port_that_is_taken_keeps_no_pod_from_running(
-    tmp_path: Path, flag: str, condition: str, event: str, message: str
-) -> None:
+def test_taken_ports_do_not_affect_pods(tmp_path: Path, flag: str, condition: str, event: str, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with running(tmp_path, f"{flag}=127.0.0.1:{port}") as server:
@@ -396,20 +394,20 @@ def test_a_port_that_is_taken_keeps_no_pod_from_running(
     assert found.message.startswith(message.format(port=port))
 
 
-def test_a_limit_below_what_a_node_needs_is_said_once(tmp_path: Path) -> None:
+def test_low_open_files_limit_is_logged_once(tmp_path: Path) -> None:
     with running(tmp_path, prefix=["prlimit", "--nofile=1000:1000"]) as server:
         line = server.line("limit of open files is low")
 
     assert (line["level"], line["limit"], line["wanted"]) == ("info", 1000, 65536)
 
 
-def test_an_oom_score_that_systemd_could_not_lower_is_said(tmp_path: Path) -> None:
+def test_unlowered_oom_score_is_logged(tmp_path: Path) -> None:
     by_systemd = ["sh", "-c", 'echo 7 >/proc/self/oom_score_adj; SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
     with running(tmp_path, prefix=by_systemd) as server:
         assert server.line("OOM score is not lowered")["oom_score_adj"] == 7
 
 
-def test_nothing_is_said_of_the_score_of_a_server_without_a_unit(tmp_path: Path) -> None:
+def test_oom_score_is_not_logged_without_a_unit(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         server.line("serving")
         server.process.terminate()
@@ -419,7 +417,7 @@ def test_nothing_is_said_of_the_score_of_a_server_without_a_unit(tmp_path: Path)
     assert "OOM score is not lowered" not in events
 
 
-def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
+def test_sessions_are_limited_by_the_settings(rt: Runtime) -> None:
     settings = {"streaming_max_sessions": 2, "streaming_max_sessions_per_container": 1}
     rt = dataclasses.replace(rt, config=msgspec.structs.replace(rt.config, **settings))
     with contextlib.ExitStack() as open_ones:

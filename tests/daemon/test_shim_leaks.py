@@ -1,4 +1,4 @@
-"""Which leaked containerd-shims the server ends, and when."""
+"""Which leaked containerd-shims the server kills, and when."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def task(rt: Runtime, home: Path, *, resolv_conf: Path | None = None) -> Path:
     return make_task(home / "moby/app", address=home / "a.sock", docker_root=root, resolv_conf=resolv_conf or ours)
 
 
-def test_a_leaked_shim_of_ours_is_ended_when_it_is_found_again(rt: Runtime, leaks: ShimLeaks, tmp_path: Path) -> None:
+def test_our_leaked_shim_is_killed_when_found_again(rt: Runtime, leaks: ShimLeaks, tmp_path: Path) -> None:
     with running_shim(task(rt, tmp_path), tmp_path / "a.sock") as shim:
         assert leaks.search()
         assert (shim.poll(), leaks.ended) == (None, 0)
@@ -37,7 +37,7 @@ def test_a_leaked_shim_of_ours_is_ended_when_it_is_found_again(rt: Runtime, leak
         assert (leaks.ended, leaks.left) == (1, 0)
 
 
-def test_a_leaked_shim_of_others_is_counted_and_stays(rt: Runtime, leaks: ShimLeaks, tmp_path: Path) -> None:
+def test_foreign_leaked_shim_is_counted_and_stays(rt: Runtime, leaks: ShimLeaks, tmp_path: Path) -> None:
     with running_shim(task(rt, tmp_path, resolv_conf=tmp_path / "theirs"), tmp_path / "a.sock") as shim:
         assert leaks.search()
         for _ in range(2):
@@ -47,7 +47,7 @@ def test_a_leaked_shim_of_others_is_counted_and_stays(rt: Runtime, leaks: ShimLe
     assert leaks.left == 0
 
 
-def test_nothing_is_ended_while_docker_does_not_answer(
+def test_no_shim_is_killed_while_docker_does_not_answer(
     rt: Runtime, engine: FakeEngine, leaks: ShimLeaks, tmp_path: Path
 ) -> None:
     with running_shim(task(rt, tmp_path), tmp_path / "a.sock") as shim:
@@ -58,7 +58,7 @@ def test_nothing_is_ended_while_docker_does_not_answer(
         assert (shim.poll(), leaks.ended) == (None, 0)
 
 
-def test_a_shim_that_is_no_leak_any_more_is_neither_ended_nor_counted(
+def test_shim_that_is_no_longer_leaked_is_neither_killed_nor_counted(
     rt: Runtime, engine: FakeEngine, leaks: ShimLeaks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: Iterator[list[ContainerSummary]] = iter([[], [], [ContainerSummary(id="app")]])

@@ -1,4 +1,4 @@
-"""A dump names who holds what, however stuck the server is."""
+"""A dump shows the state however stuck the server is."""
 
 import threading
 from collections.abc import Iterator
@@ -50,17 +50,17 @@ def test_a_dump_begins_and_ends_with_its_reason() -> None:
     assert (lines[-1]["event"], lines[-1]["reason"]) == ("state dumped", "a test")
 
 
-def test_threads_with_one_stack_are_one_line() -> None:
+def test_threads_with_the_same_stack_share_a_line() -> None:
     with waiting(30, "together"):
         found = stacks_of(dumped(StateDump()), "together-")
 
     shown = [line for line in found if "wait_for_release" in str(line["frames"])]
-    # A thread that has just come is in another line of Event.wait for a moment.
+    # A thread that has just started is on another line of Event.wait for a moment.
     assert sum(int(str(line["threads"])) for line in shown) == 30
     assert all(len(line["names"]) <= state_dump.SHOWN_NAMES for line in shown if isinstance(line["names"], list))
 
 
-def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
+def test_deep_stack_is_cut_at_its_outer_end() -> None:
     def dive(depth: int) -> list[dict[str, object]]:
         return dive(depth - 1) if depth else dumped(StateDump())
 
@@ -70,7 +70,7 @@ def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
     assert len(line["frames"]) == state_dump.SHOWN_FRAMES
 
 
-def test_a_part_describes_itself() -> None:
+def test_source_rows_are_written() -> None:
     dump, locks = StateDump(), KeyedLocks()
     dump.add("locks", locks.rows)
 
@@ -82,7 +82,7 @@ def test_a_part_describes_itself() -> None:
     assert row["thread"] == threading.current_thread().name
 
 
-def test_a_part_with_many_rows_is_cut() -> None:
+def test_source_with_many_rows_is_cut() -> None:
     dump = StateDump()
     dump.add("crowd", lambda: [{"number": number} for number in range(1000)])
 
@@ -92,7 +92,7 @@ def test_a_part_with_many_rows_is_cut() -> None:
     assert [line["rows"] for line in lines if line["event"] == "state has more rows"] == [1000 - state_dump.SHOWN_ROWS]
 
 
-def test_a_part_that_is_stuck_hides_no_other() -> None:
+def test_stuck_source_does_not_hide_others() -> None:
     dump, lock = StateDump(source_seconds=0.05), threading.Lock()
 
     def stuck() -> list[dict[str, object]]:
@@ -109,7 +109,7 @@ def test_a_part_that_is_stuck_hides_no_other() -> None:
     assert [line["part"] for line in lines if line["event"] == "state"] == ["fine"]
 
 
-def test_a_part_that_fails_hides_no_other() -> None:
+def test_failing_source_does_not_hide_others() -> None:
     dump = StateDump()
 
     def broken() -> list[dict[str, object]]:

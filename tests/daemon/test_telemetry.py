@@ -55,7 +55,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def samples(port: int) -> dict[tuple[str, ...], float]:
-    """Values by name and the values of the labels."""
+    """Return the values by name and label values."""
     status, text = get(port, "/metrics")
     assert status == 200
     return {
@@ -82,7 +82,7 @@ def test_work_is_counted_by_its_labels(port: int) -> None:
     assert found["pydockershim_cni_run_seconds_count", "bridge", "ok", "ADD"] == 1
 
 
-def test_the_view_is_reported(port: int, view: NodeView) -> None:
+def test_view_metrics_are_reported(port: int, view: NodeView) -> None:
     found = samples(port)
     assert found[("pydockershim_view_up",)] == 0
     assert found["pydockershim_view_records", "containers"] == 0
@@ -99,7 +99,7 @@ def test_the_view_is_reported(port: int, view: NodeView) -> None:
     assert found[("pydockershim_view_reconnects_total",)] == 0
 
 
-def test_the_process_and_its_versions_are_there(port: int) -> None:
+def test_process_and_version_metrics_are_reported(port: int) -> None:
     found = samples(port)
 
     assert (
@@ -112,7 +112,7 @@ def test_the_process_and_its_versions_are_there(port: int) -> None:
     assert 0 < found[("process_start_time_seconds",)] <= time.time()
 
 
-def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:
+def test_health_follows_the_view(port: int, view: NodeView) -> None:
     status, reason = get(port, "/healthz")
     assert (status, "not been built" in reason) == (503, True)
 
@@ -123,7 +123,7 @@ def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:
     assert get(port, "/healthz") == (503, "docker is away\n")
 
 
-def test_other_paths(port: int) -> None:
+def test_other_paths_are_not_found(port: int) -> None:
     assert get(port, "/")[0] == 404
     assert get(port, "/metrics?name[]=x")[0] == 200
 
@@ -131,16 +131,14 @@ def test_other_paths(port: int) -> None:
 @pytest.mark.parametrize(
     ("address", "warned"), [("127.0.0.1:0", False), ("[::1]:0", False), ("0.0.0.0:0", True), ("[::]:0", True)]
 )
-def test_an_address_that_others_can_reach_is_a_warning(
-    view: NodeView, leaks: ShimLeaks, address: str, *, warned: bool
-) -> None:
+def test_reachable_address_is_a_warning(view: NodeView, leaks: ShimLeaks, address: str, *, warned: bool) -> None:
     with capture_logs() as logs, telemetry(address, view=view, logs=FakeLogs(), leaks=leaks):
         pass
 
     assert [line["address"] for line in logs if line["log_level"] == "warning"] == [address] * warned
 
 
-def test_a_start_waits_for_no_name_server(view: NodeView, leaks: ShimLeaks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_does_not_wait_for_dns(view: NodeView, leaks: ShimLeaks, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[str] = []
     monkeypatch.setattr(socket, "getfqdn", looked_up.append)
     with telemetry("127.0.0.1:0", view=view, logs=FakeLogs(), leaks=leaks):
@@ -154,7 +152,7 @@ def test_a_start_waits_for_no_name_server(view: NodeView, leaks: ShimLeaks, monk
         (ValueError("a bug"), "failed to serve metrics", "error"),
     ],
 )
-def test_an_answer_that_fails_is_logged_as_all_else_is(
+def test_failing_answer_is_logged(
     port: int,
     view: NodeView,
     failure: Exception,
@@ -174,7 +172,7 @@ def test_an_answer_that_fails_is_logged_as_all_else_is(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_silent_connections_shut_no_client_out(port: int, view: NodeView) -> None:
+def test_silent_connections_do_not_block_clients(port: int, view: NodeView) -> None:
     view.complete_sync(view.begin_sync())
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(32)]
@@ -187,13 +185,13 @@ def test_silent_connections_shut_no_client_out(port: int, view: NodeView) -> Non
     assert samples(port)["pydockershim_refused_total", "full", "metrics"] >= 1
 
 
-def test_a_request_must_come_in_time_however_it_trickles(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trickling_request_times_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry_module, "REQUEST_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as trickler:
         assert seconds_of_trickle(trickler) < 5
 
 
-def test_a_connection_may_ask_again(port: int) -> None:
+def test_connection_can_be_reused(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     with contextlib.closing(connection):
         for _ in range(3):
@@ -207,7 +205,7 @@ def test_refusals_are_counted_by_server_and_reason(port: int) -> None:
     assert samples(port)["pydockershim_refused_total", "404", "streaming"] == 1
 
 
-def test_an_address_of_ipv6(view: NodeView, leaks: ShimLeaks) -> None:
+def test_ipv6_address_is_served(view: NodeView, leaks: ShimLeaks) -> None:
     with (
         telemetry("[::1]:0", view=view, logs=FakeLogs(), leaks=leaks) as port,
         socket.create_connection(("::1", port), timeout=20),
@@ -215,7 +213,7 @@ def test_an_address_of_ipv6(view: NodeView, leaks: ShimLeaks) -> None:
         pass
 
 
-def test_an_address_that_is_in_use(view: NodeView, leaks: ShimLeaks) -> None:
+def test_address_in_use_is_an_error(view: NodeView, leaks: ShimLeaks) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
 
@@ -226,7 +224,7 @@ def test_an_address_that_is_in_use(view: NodeView, leaks: ShimLeaks) -> None:
             pass
 
 
-def test_the_port_is_free_again_after_the_block(view: NodeView, leaks: ShimLeaks) -> None:
+def test_port_is_free_after_the_block(view: NodeView, leaks: ShimLeaks) -> None:
     with telemetry("127.0.0.1:0", view=view, logs=FakeLogs(), leaks=leaks) as port:
         assert get(port, "/healthz")[0] == 503
 
@@ -234,7 +232,7 @@ def test_the_port_is_free_again_after_the_block(view: NodeView, leaks: ShimLeaks
         get(port, "/healthz")
 
 
-def test_the_log_process_is_asked_at_each_scrape(view: NodeView, leaks: ShimLeaks) -> None:
+def test_log_process_is_queried_at_each_scrape(view: NodeView, leaks: ShimLeaks) -> None:
     logs = FakeLogs()
     figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked_logs=60, blocked=[])
     with telemetry("127.0.0.1:0", view=view, logs=logs, leaks=leaks) as port:

@@ -1,4 +1,4 @@
-"""The watchdog over a real server and a real view: what makes it silent, and what does not."""
+"""The watchdog with a real server and a real view."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class Runtime(api.RuntimeServiceServicer):
-    """Version fails with what is set, or hangs."""
+    """Version raises the set error, or hangs."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
@@ -57,39 +57,39 @@ def view() -> NodeView:
     return NodeView(FakeEngine())
 
 
-def test_a_server_that_answers_works(server: CriServer, view: NodeView) -> None:
+def test_answering_server_works(server: CriServer, view: NodeView) -> None:
     check_server(SECONDS, server=server, view=view)
 
 
-def test_a_sick_docker_is_no_reason(server: CriServer, runtime: Runtime, view: NodeView) -> None:
+def test_sick_docker_is_not_a_failure(server: CriServer, runtime: Runtime, view: NodeView) -> None:
     runtime.failure = Unavailable("docker is away")
     view.disconnect("docker is away")
 
     check_server(SECONDS, server=server, view=view)
 
 
-def test_an_rpc_without_an_answer_is_one(server: CriServer, runtime: Runtime, view: NodeView) -> None:
+def test_unanswered_rpc_is_a_failure(server: CriServer, runtime: Runtime, view: NodeView) -> None:
     runtime.hangs = True
 
     with pytest.raises(DeadlineExceeded, match=r"cri.sock does not answer within 0.5 s"):
         check_server(0.5, server=server, view=view)
 
 
-def test_a_socket_that_is_gone_is_one(server: CriServer, view: NodeView) -> None:
+def test_missing_socket_is_a_failure(server: CriServer, view: NodeView) -> None:
     server.address.unlink()
 
     with pytest.raises(NotFound, match=r"connect to .*cri\.sock"):
         check_server(SECONDS, server=server, view=view)
 
 
-def test_a_server_that_drains_works(server: CriServer, view: NodeView) -> None:
+def test_draining_server_works(server: CriServer, view: NodeView) -> None:
     assert server.drain(grace=0)
 
     check_server(SECONDS, server=server, view=view)
 
 
 class Checks:
-    """A check that the test decides, and what the watchdog made of it."""
+    """A check with a result that the test sets, and the watchdog's calls."""
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
@@ -134,7 +134,7 @@ def test_a_failure_is_reported_once_and_systemd_is_not_notified(checks: Checks, 
     assert [line["error"] for line in reports] == [text]
 
 
-def test_a_check_that_does_not_end_is_reported(checks: Checks) -> None:
+def test_hanging_check_is_reported(checks: Checks) -> None:
     checks.gate.clear()
     assert checks.failed.acquire(timeout=SECONDS)
     while checks.passed.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""What tests have called in the helper process. It imports little: a call waits for the import of what it calls."""
+"""Functions that tests call in the helper process. Imports little: a call waits for this module's import."""
 
 import os
 import signal
@@ -10,29 +10,29 @@ from shim.hostfs.packets import MAX_PACKET
 
 
 def pid_of(*_: object) -> int:
-    """The process that makes the call."""
+    """Return the id of the calling process."""
     return os.getpid()
 
 
 def loaded() -> set[str]:
-    """The modules of the process that makes the call."""
+    """Return the modules of the calling process."""
     return set(sys.modules)
 
 
 def read(path: Path) -> bytes:
-    """The content of a file: of a FIFO that nobody writes to, never."""
+    """Return the content of a file; a FIFO without a writer blocks forever."""
     return path.read_bytes()
 
 
 def count(path: str) -> int:
-    """Say how often this was called, by the length of a file."""
+    """Return how often this was called, counted by the length of a file."""
     with Path(path).open("a") as file:
         file.write("x")
         return file.tell()
 
 
 def die_once(path: str) -> int:
-    """End the process at the first call; as `count`."""
+    """Kill the process at the first call; otherwise like `count`."""
     called = count(path)
     if called == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -40,23 +40,23 @@ def die_once(path: str) -> int:
 
 
 def die(path: str) -> None:
-    """End the process at each call."""
+    """Kill the process at each call."""
     count(path)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fail(failure: Exception) -> None:
-    """Raise what was given."""
+    """Raise the given exception."""
     raise failure
 
 
 def unfit(result: str) -> object:
-    """What cannot be sent back."""
+    """Return an unpicklable value."""
     return threading.Lock() if result == "lock" else bytes(MAX_PACKET)
 
 
 class Unfit(Exception):
-    """Cannot be made again from its arguments."""
+    """Cannot be constructed from its arguments."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first)
@@ -64,17 +64,17 @@ class Unfit(Exception):
 
 
 def fail_unfit() -> None:
-    """Raise what cannot be sent."""
+    """Raise an unpicklable exception."""
     raise Unfit("why", "")
 
 
 class Unreadable(Exception):
-    """Can be sent, and not be made again from what was sent."""
+    """Can be pickled but not unpickled."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first)
 
 
 def fail_unreadable() -> None:
-    """Raise what can be sent, and not be read."""
+    """Raise an exception that can be pickled but not unpickled."""
     raise Unreadable("why", "")

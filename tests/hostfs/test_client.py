@@ -37,7 +37,7 @@ from tests.waits import SECONDS, wait_until
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a process the time that its start and its end take on a busy machine."""
+    """Allow for the time that a process needs to start and end on a busy machine."""
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 3 * SECONDS)
     monkeypatch.setattr(module, "_STOP_SECONDS", SECONDS)
 
@@ -52,19 +52,19 @@ def not_started() -> Iterator[HostFs]:
 
 @pytest.fixture
 def host_fs(not_started: HostFs) -> HostFs:
-    """One that runs already: no path that is asked for waits for its start."""
+    """A running helper process, so that no call waits for its start."""
     ask_pid(not_started)
     return not_started
 
 
 def ask_pid(host_fs: HostFs, path: str = "p") -> int:
-    """The process that makes calls on a path, however long its start takes."""
+    """Return the id of the helper process, however long its start takes."""
     return host_fs.call_until_answered(pid_of, path=path, what="pid")
 
 
 @pytest.fixture
 def dead(tmp_path: Path) -> Iterator[Path]:
-    """A path whose read does not return before the end of the test, as on a dead volume."""
+    """A path whose read does not return before the end of the test, like on a dead volume."""
     path = tmp_path / "dead"
     os.mkfifo(path)
     yield path
@@ -72,7 +72,7 @@ def dead(tmp_path: Path) -> Iterator[Path]:
 
 
 def release(path: Path) -> bool:
-    """Let reads of the path return; whether there was one."""
+    """Let reads of the path return; return whether there were any."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
@@ -85,7 +85,7 @@ def hang(host_fs: HostFs, path: Path, *, seconds: float = 0.05) -> None:
         host_fs.call(read, path, path=str(path), what="read", seconds=seconds)
 
 
-def test_a_call_is_made_in_another_process_that_stays(host_fs: HostFs, tmp_path: Path) -> None:
+def test_call_runs_in_a_persistent_helper_process(host_fs: HostFs, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
 
     assert host_fs.call(read, tmp_path / "file", path="f", what="read") == b"content"
@@ -93,26 +93,26 @@ def test_a_call_is_made_in_another_process_that_stays(host_fs: HostFs, tmp_path:
 
 
 @pytest.mark.parametrize("failure", [NotFound("no such thing"), PermissionError(13, "denied", "/file")])
-def test_a_failure_is_raised_here(host_fs: HostFs, failure: Exception) -> None:
+def test_exception_is_raised_in_the_caller(host_fs: HostFs, failure: Exception) -> None:
     with pytest.raises(type(failure)) as raised:
         host_fs.call(fail, failure, path="p", what="fail")
     assert str(raised.value) == str(failure)
 
 
 @pytest.mark.parametrize(
-    ("result", "message"), [("zeros", "bytes, at most 131072 can be sent"), ("lock", "TypeError: cannot pickle")]
+    ("result", "message"), [("zeros", "bytes, the limit is 131072"), ("lock", "TypeError: cannot pickle")]
 )
-def test_a_result_that_cannot_be_sent_is_a_failure(host_fs: HostFs, result: str, message: str) -> None:
+def test_unpicklable_result_is_an_error(host_fs: HostFs, result: str, message: str) -> None:
     with pytest.raises((ValueError, RuntimeError, TypeError), match=message.removeprefix("TypeError: ")):
         host_fs.call(unfit, result, path="p", what="make")
 
 
-def test_a_failure_that_cannot_be_sent_is_described(host_fs: HostFs) -> None:
+def test_unpicklable_exception_is_described(host_fs: HostFs) -> None:
     with pytest.raises(RuntimeError, match="Unfit: why"):
         host_fs.call(fail_unfit, path="p", what="fail")
 
 
-def test_an_answer_that_cannot_be_read_fails_its_call_alone(host_fs: HostFs, dead: Path) -> None:
+def test_unreadable_answer_fails_only_its_call(host_fs: HostFs, dead: Path) -> None:
     hang(host_fs, dead)
     pid = host_fs.pid
     with pytest.raises(ShimError, match=r"answer of the helper process .* cannot be read: TypeError"):
@@ -123,7 +123,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_alone(host_fs: HostFs, dea
 
 
 def test_the_modules_of_all_calls_are_loaded_at_the_start(host_fs: HostFs) -> None:
-    """So an installation that is replaced on disk does not mix with the one that runs."""
+    """So an installation that is replaced on disk does not mix with the running server."""
     called = {file_parts.__name__} | {
         function.__module__
         for module in (cni_conf, conf, file_parts, host_calls, orphans, programs, watch)
@@ -136,13 +136,13 @@ def test_the_modules_of_all_calls_are_loaded_at_the_start(host_fs: HostFs) -> No
     assert called <= host_fs.call(loaded, path="p", what="list modules")
 
 
-def test_a_call_that_cannot_be_sent_is_refused(host_fs: HostFs) -> None:
-    with pytest.raises(InvalidArgument, match=r"count: .* bytes, at most 131072 can be sent"):
+def test_unpicklable_call_is_refused(host_fs: HostFs) -> None:
+    with pytest.raises(InvalidArgument, match=r"count: .* bytes, the limit is 131072"):
         host_fs.call(count, "x" * MAX_PACKET, path="p", what="count")
     assert ask_pid(host_fs) == host_fs.pid
 
 
-def test_a_path_that_does_not_answer_is_named_and_later_calls_are_refused_at_once(host_fs: HostFs, dead: Path) -> None:
+def test_hanging_path_is_reported_and_later_calls_fail_at_once(host_fs: HostFs, dead: Path) -> None:
     hang(host_fs, dead)
     [pending] = host_fs._pending.values()
     pending.began -= SECONDS
@@ -158,45 +158,43 @@ def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def test_other_paths_are_not_held_up(host_fs: HostFs, dead: Path) -> None:
+def test_hanging_path_does_not_block_other_paths(host_fs: HostFs, dead: Path) -> None:
     hang(host_fs, dead)
     assert ask_pid(host_fs, "other") == host_fs.pid
 
 
-def test_a_path_that_answers_again_is_used_again(host_fs: HostFs, dead: Path) -> None:
+def test_path_that_answers_again_is_usable(host_fs: HostFs, dead: Path) -> None:
     hang(host_fs, dead)
     wait_until(lambda: release(dead))
     assert ask_pid(host_fs, str(dead)) == host_fs.pid
 
 
-def test_calls_on_one_path_come_one_after_the_other(host_fs: HostFs, tmp_path: Path) -> None:
+def test_calls_on_a_path_are_serialized(host_fs: HostFs, tmp_path: Path) -> None:
     counted = str(tmp_path / "counted")
     with ThreadPoolExecutor(8) as pool:
         results = [pool.submit(host_fs.call, count, counted, path="one", what="count") for _ in range(50)]
     assert sorted(result.result() for result in results) == list(range(1, 51))
 
 
-def test_the_wait_ends_with_the_client(host_fs: HostFs, dead: Path) -> None:
+def test_wait_ends_with_the_client(host_fs: HostFs, dead: Path) -> None:
     scope = deadline.Scope()
     threading.Timer(0.05, scope.cancel).start()
     with deadline.entered(scope), pytest.raises(Cancelled, match=f"read: wait for {dead}"):
         host_fs.call(read, dead, path=str(dead), what="read")
 
 
-def test_too_many_dead_paths_are_an_error_of_their_own(
-    host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_dead_paths_exhaust_resources(host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CALLS", 1)
     hang(host_fs, dead)
     with pytest.raises(ResourceExhausted, match=f"pid: 1 host paths do not answer, {dead} for 0 s"):
         host_fs.call(pid_of, path="other", what="pid")
 
 
-def test_a_process_that_dies_is_started_again_and_the_call_repeated(host_fs: HostFs, tmp_path: Path) -> None:
+def test_died_process_is_restarted_and_the_call_repeated(host_fs: HostFs, tmp_path: Path) -> None:
     assert host_fs.call_until_answered(die_once, str(tmp_path / "counted"), path="p", what="die once") == 2
 
 
-def test_a_call_at_once_after_the_end_of_the_process_is_made_in_another(host_fs: HostFs) -> None:
+def test_call_right_after_the_process_ended_runs_in_a_new_process(host_fs: HostFs) -> None:
     for _ in range(5):
         before = ask_pid(host_fs)
         handle = os.pidfd_open(before)
@@ -208,21 +206,21 @@ def test_a_call_at_once_after_the_end_of_the_process_is_made_in_another(host_fs:
         assert ask_pid(host_fs) != before
 
 
-def test_a_call_that_ends_each_process_is_given_up(host_fs: HostFs, tmp_path: Path) -> None:
+def test_call_that_kills_each_process_fails(host_fs: HostFs, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="die: the helper process for host paths died"):
         host_fs.call_until_answered(die, str(tmp_path / "counted"), path="p", what="die")
     assert (tmp_path / "counted").read_text() == "xx"
     assert ask_pid(host_fs) == host_fs.pid
 
 
-def test_what_a_dead_process_was_asked_for_hangs_no_longer(host_fs: HostFs, dead: Path) -> None:
+def test_calls_of_a_dead_process_no_longer_hang(host_fs: HostFs, dead: Path) -> None:
     hang(host_fs, dead)
     os.kill(host_fs.pid, signal.SIGKILL)
     wait_until(lambda: not host_fs.pid)
     assert ask_pid(host_fs, str(dead)) == host_fs.pid
 
 
-def test_a_stopped_process_delays_and_loses_nothing(host_fs: HostFs) -> None:
+def test_stopped_process_loses_no_call(host_fs: HostFs) -> None:
     os.kill(host_fs.pid, signal.SIGSTOP)
     with pytest.raises(DeadlineExceeded):
         host_fs.call(pid_of, path="one", what="pid", seconds=0.05)
@@ -230,7 +228,7 @@ def test_a_stopped_process_delays_and_loses_nothing(host_fs: HostFs) -> None:
     assert ask_pid(host_fs, "two") == host_fs.pid
 
 
-def test_a_process_that_does_not_answer_is_replaced(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_process_is_replaced(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = host_fs.pid
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
     host_fs._heartbeat._answer_seconds = 0.2
@@ -243,7 +241,7 @@ def test_a_process_that_does_not_answer_is_replaced(host_fs: HostFs, monkeypatch
     wait_until(lambda: not Path(f"/proc/{stopped}").exists())
 
 
-def test_a_process_whose_calls_hang_answers_pings(host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_hanging_calls_answers_pings(host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = host_fs.pid
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
     hang(host_fs, dead, seconds=0.3)
@@ -251,14 +249,12 @@ def test_a_process_whose_calls_hang_answers_pings(host_fs: HostFs, dead: Path, m
     assert host_fs.pid == pid
 
 
-def test_mount_points_are_not_read_for_few_calls(host_fs: HostFs) -> None:
+def test_mount_points_are_not_read_while_few_calls_are_in_flight(host_fs: HostFs) -> None:
     assert host_fs.call(pid_of, path="/p", what="pid") == host_fs.pid
     assert host_fs._volumes._file is None
 
 
-def test_a_dead_volume_with_many_paths_takes_few_threads(
-    host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_per_volume_are_bounded(host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(f"21 1 8:1 / / rw - ext4 x rw\n22 21 0:20 / {tmp_path} rw - nfs4 y rw\n")
     monkeypatch.setattr(host_fs, "_volumes", Volumes(tmp_path / "mountinfo"))
     pid = ask_pid(host_fs)
@@ -283,7 +279,7 @@ def test_a_dead_volume_with_many_paths_takes_few_threads(
             release(path)
 
 
-def test_what_systemd_sends_to_all_does_not_end_it(host_fs: HostFs) -> None:
+def test_sigterm_does_not_end_the_helper_process(host_fs: HostFs) -> None:
     pid = host_fs.pid
     os.kill(pid, signal.SIGTERM)
     assert ask_pid(host_fs) == pid
@@ -306,11 +302,11 @@ def test_a_stop_ends_process_threads_descriptors_and_calls(dead: Path) -> None:
         host_fs.call(pid_of, path="p", what="pid")
 
 
-def test_a_stop_before_the_first_call_is_fine() -> None:
+def test_stop_before_the_first_call_is_fine() -> None:
     HostFs().stop()
 
 
-def test_without_a_process_the_call_is_refused(not_started: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_without_a_process_is_refused(not_started: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 

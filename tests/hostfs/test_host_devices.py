@@ -11,7 +11,7 @@ from shim.hostfs.host_devices import inspect_device
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """One of everything that a device's path may lead to."""
+    """A file of each kind that a device's path may lead to."""
     for directory in ("nodes/below", "empty", "elsewhere"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "file").touch()
@@ -28,12 +28,12 @@ def inspected(host_path: object) -> str:
     return inspect_device(str(host_path), field="config.devices[1]")
 
 
-def test_a_device_is_found(places: Path) -> None:
+def test_device_is_resolved(places: Path) -> None:
     assert inspected("/dev/null") == "/dev/null"
     assert inspected(places / "null") == "/dev/null"
 
 
-def test_a_directory_needs_a_device_somewhere_below(places: Path) -> None:
+def test_directory_needs_a_device_below(places: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     os.mknod(places / "nodes/below/null", 0o20600, os.makedev(1, 3))
@@ -53,18 +53,18 @@ def test_a_directory_needs_a_device_somewhere_below(places: Path) -> None:
         ("elsewhere", "is a directory without a device"),
     ],
 )
-def test_what_is_no_device_is_refused(places: Path, name: str, message: str) -> None:
+def test_other_files_are_refused(places: Path, name: str, message: str) -> None:
     with pytest.raises(FailedPrecondition, match=rf"config\.devices\[1\]\.host_path {places / name}:? {message}"):
         inspected(places / name)
 
 
 @pytest.mark.parametrize("path", ["/", "/..", "/proc/self/root"])
-def test_the_whole_host_is_refused(path: str) -> None:
+def test_root_directory_is_refused(path: str) -> None:
     with pytest.raises(FailedPrecondition, match=rf"config\.devices\[1\]\.host_path {path} "):
         inspected(path)
 
 
-def test_a_directory_is_not_walked_without_end(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_walk_is_bounded(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     with pytest.raises(FailedPrecondition, match="holds more than 3 files; name the devices"):
         inspected(places)

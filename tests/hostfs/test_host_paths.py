@@ -9,13 +9,13 @@ from tests.facts import open_descriptors
 
 
 @pytest.mark.parametrize(("path", "expected"), [("", ""), ("file", "file"), ("a/b", "a"), ("a/b/c", "a"), ("b/c", "")])
-def test_where_a_missing_path_would_begin(path: str, expected: str, tmp_path: Path) -> None:
+def test_nearest_existing_parent_is_found(path: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "file").touch()
     assert nearest_existing(tmp_path / path) == tmp_path / expected
 
 
-def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_existing_path_is_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file", Path("/")):
         ensure_directory(path)
@@ -23,7 +23,7 @@ def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "file").is_file()
 
 
-def test_a_link_that_came_later_is_not_followed(tmp_path: Path) -> None:
+def test_later_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "a").symlink_to("elsewhere")
     with pytest.raises(NotADirectoryError):

@@ -26,11 +26,11 @@ MOUNTINFO = b"""\
     ],
     ids=["private", "shared", "both", "slave", "unbindable", "not listed"],
 )
-def test_a_mount_is_found_by_its_id(identity: bytes, expected: MountedOn) -> None:
+def test_mount_is_found_by_its_id(identity: bytes, expected: MountedOn) -> None:
     assert mount_from_mountinfo(MOUNTINFO, identity=identity) == expected
 
 
-def test_the_kernel_knows_the_mount_of_a_path(tmp_path: Path) -> None:
+def test_mount_of_a_real_path_is_found(tmp_path: Path) -> None:
     with propagating_mounts(tmp_path) as mounts:
         for kind, path in mounts.items():
             expected = MountedOn(point=str(path.parent), shared=kind == "shared", slave=kind == "slave")

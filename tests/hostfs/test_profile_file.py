@@ -10,7 +10,7 @@ from shim.hostfs.packets import MAX_PACKET, packed
 from shim.hostfs.profile_file import PART, read_part
 
 
-def test_a_part_fits_into_a_message(tmp_path: Path) -> None:
+def test_part_fits_into_a_message(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(os.urandom(2 * PART + 3))
 
@@ -21,7 +21,7 @@ def test_a_part_fits_into_a_message(tmp_path: Path) -> None:
     assert len(packed(1, (parts[0], None))) < MAX_PACKET
 
 
-def test_a_change_of_the_file_changes_its_version(tmp_path: Path) -> None:
+def test_changed_file_has_another_version(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(b"1")
     before = read_part(path, offset=0, field="f").version
@@ -30,11 +30,11 @@ def test_a_change_of_the_file_changes_its_version(tmp_path: Path) -> None:
     assert read_part(path, offset=0, field="f").version != before
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_profile_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=rf"f\.seccomp: seccomp profile {tmp_path}/x: no such file"):
         read_part(tmp_path / "x", offset=0, field="f.seccomp")
 
 
-def test_the_helper_process_loads_little_for_it() -> None:
+def test_helper_process_imports_little() -> None:
     code = "import sys, shim.hostfs.profile_file; print('google.protobuf' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code]) == b"False\n"

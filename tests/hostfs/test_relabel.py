@@ -17,7 +17,7 @@ XATTR = "trusted.label"
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """A directory with one of each that a container leaves."""
+    """A directory with each kind of file that a container may leave."""
     need_root()
     top = tmp_path / "volume"
     (top / "a/b").mkdir(parents=True)
@@ -40,7 +40,7 @@ def labels(top: Path) -> dict[str, str]:
     return found
 
 
-def test_everything_below_gets_the_label_and_nothing_else(volume: Path) -> None:
+def test_tree_gets_the_label_and_nothing_else_does(volume: Path) -> None:
     relabel(volume, label=LABEL, field="config.mounts[0]", xattr=XATTR)
 
     assert labels(volume) == {str(path.relative_to(volume)): LABEL for path in (volume, *volume.rglob("*"))}
@@ -55,7 +55,7 @@ def test_a_file_gets_the_label(volume: Path) -> None:
     assert labels(volume) == {"a/b/file": LABEL}
 
 
-def test_another_label_is_replaced_and_the_same_is_not_written(volume: Path) -> None:
+def test_different_label_is_replaced_and_an_equal_label_is_not_written(volume: Path) -> None:
     relabel(volume, label="another", field="config.mounts[0]", xattr=XATTR)
     os.setxattr(volume / "a/b/file", XATTR, LABEL.encode() + b"\0")
     before = (volume / "a/b/file").stat().st_ctime_ns
@@ -66,7 +66,7 @@ def test_another_label_is_replaced_and_the_same_is_not_written(volume: Path) -> 
     assert (volume / "a/b/file").stat().st_ctime_ns == before
 
 
-def test_one_file_of_ours_gets_the_label(volume: Path) -> None:
+def test_server_file_gets_the_label(volume: Path) -> None:
     label_file(volume / "a/b/file", label=LABEL, xattr=XATTR)
     assert labels(volume) == {"a/b/file": LABEL}
 
@@ -78,8 +78,8 @@ def test_a_file_system_without_labels_is_left_alone(tmp_path: Path) -> None:
     relabel(Path(f"/proc/{os.getpid()}/net"), label=LABEL, field="config.mounts[0]", xattr=XATTR)
 
 
-def test_a_directory_on_the_way_that_became_a_link_leads_nowhere(volume: Path) -> None:
-    """Whichever process may write above the source can swap it between the check of the path and the labels."""
+def test_directory_replaced_by_a_link_is_an_error(volume: Path) -> None:
+    """A process that may write above the source can swap it between the check of the path and the labelling."""
     (volume.parent / "elsewhere/b").mkdir()
     (volume / "a").rename(volume / "former")
     (volume / "a").symlink_to(volume.parent / "elsewhere")
@@ -91,24 +91,26 @@ def test_a_directory_on_the_way_that_became_a_link_leads_nowhere(volume: Path) -
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/home", "/var/lib", "/etc/passwd"])
-def test_the_systems_own_directories_are_refused(path: str) -> None:
-    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[3\]\.selinux_relabel: {path} is the system's own"):
+def test_system_directories_are_refused(path: str) -> None:
+    with pytest.raises(
+        FailedPrecondition, match=rf"config\.mounts\[3\]\.selinux_relabel: {path} is a system directory"
+    ):
         relabel(Path(path), label=LABEL, field="config.mounts[3]", xattr=XATTR)
 
 
-def test_what_the_file_system_refuses_is_named(volume: Path) -> None:
+def test_file_system_error_is_reported(volume: Path) -> None:
     with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.selinux_relabel: label {volume} as "):
         relabel(volume, label=LABEL, field="config.mounts[0]", xattr="user.label")  # not for links
 
 
-def test_directories_nested_without_end_are_refused(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nesting_is_bounded(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DEPTH", 2)
     relabel(volume / "a", label=LABEL, field="config.mounts[0]", xattr=XATTR)
-    with pytest.raises(FailedPrecondition, match="more than 2 directories are within each other"):
+    with pytest.raises(FailedPrecondition, match="more than 2 nested directories"):
         relabel(volume, label=LABEL, field="config.mounts[0]", xattr=XATTR)
 
 
-def test_it_ends_with_the_request(volume: Path) -> None:
+def test_relabelling_ends_with_the_request(volume: Path) -> None:
     scope = deadline.Scope()
     scope.cancel()
     with deadline.entered(scope), pytest.raises(Cancelled, match="relabel"):

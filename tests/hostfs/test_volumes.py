@@ -33,12 +33,12 @@ def test_a_path_is_on_the_longest_mount_point_above_it(path: str, volume: str, t
     volumes.close()
 
 
-def test_those_of_this_machine() -> None:
+def test_mount_points_of_this_machine_are_read() -> None:
     volumes = Volumes()
     assert volumes.of_path("/proc/1/environ") == "/"
     assert volumes.of_path("/sys/kernel") == volumes.of_path("/sys") == "/sys"
     volumes.close()
 
 
-def test_without_a_table_all_is_one_volume(tmp_path: Path) -> None:
+def test_all_paths_are_on_root_without_a_mount_table(tmp_path: Path) -> None:
     assert Volumes(tmp_path / "none").of_path("/mnt/nfs") == "/"

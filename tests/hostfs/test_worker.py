@@ -1,4 +1,4 @@
-"""The helper process ends with its server, without a word, whatever was on its way between them."""
+"""The helper process ends silently with its server, whatever is in transit between them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ SECONDS = 30.0
 
 @contextmanager
 def worker() -> Iterator[tuple[socket.socket, "subprocess.Popen[bytes]"]]:
-    """Start one, and kill it if it is still there at the end."""
+    """Start a worker; kill it if it still runs at the end."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-P", "-m", "shim.hostfs.worker", str(its.fileno())]
     with ours, subprocess.Popen(command, pass_fds=[its.fileno()], stderr=subprocess.PIPE) as process:
@@ -30,12 +30,12 @@ def worker() -> Iterator[tuple[socket.socket, "subprocess.Popen[bytes]"]]:
 
 
 def stopped(process: "subprocess.Popen[bytes]") -> None:
-    """Stop it, and return when it has stopped."""
+    """Stop the process; return when it has stopped."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
-def test_a_ping_of_a_server_that_has_ended_ends_it() -> None:
+def test_unread_ping_does_not_block_the_end() -> None:
     with worker() as (server, process):
         stopped(process)
         server.send(PING)
@@ -45,7 +45,7 @@ def test_a_ping_of_a_server_that_has_ended_ends_it() -> None:
         assert (process.returncode, errors) == (0, b"")
 
 
-def test_an_answer_that_was_never_read_ends_it() -> None:
+def test_unread_answer_does_not_block_the_end() -> None:
     with worker() as (server, process):
         server.send(PING)
         assert server.recv(MAX_PACKET, socket.MSG_PEEK) == PING

@@ -1,4 +1,4 @@
-"""A view that has seen all there is before the first question."""
+"""A view that is complete before the first call."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from shim.runtime import Runtime
 
 @pytest.fixture
 def rt(rt: Runtime) -> Runtime:
-    """The collaborators, once the first sync with the Engine is over."""
+    """The collaborators, after the first sync with the Engine."""
     rt.view.images.all()
     return rt

@@ -1,4 +1,4 @@
-"""The users of an image are read once, for the first caller, and forgotten with it."""
+"""An image's users are read once, for the first caller, and forgotten with the image."""
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +40,7 @@ def test_users_groups_and_the_default_user_are_read(rt: Runtime, image: ImageId)
     assert [group.name for group in found.accounts.groups] == ["video"]
 
 
-def test_an_image_without_either_file_has_no_users(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_without_passwd_and_group_has_no_users(rt: Runtime, engine: FakeEngine) -> None:
     empty = ImageId(engine.add_image("empty:1"))
     found = accounts_of(rt, image_id=empty)
 
@@ -48,7 +48,7 @@ def test_an_image_without_either_file_has_no_users(rt: Runtime, engine: FakeEngi
     assert found.accounts == Accounts()
 
 
-def test_the_second_question_asks_docker_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_second_call_does_not_query_docker(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     first = accounts_of(rt, image_id=image)
     engine.calls.clear()
 
@@ -87,7 +87,7 @@ def test_a_caller_that_leaves_does_not_end_the_inspection_for_others(
         assert second.result(10).default_user == "www:video"
 
 
-def test_a_failure_is_not_remembered(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_failure_is_not_cached(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     engine.fail_next("create_container", ShimError("no space left"))
     with pytest.raises(ShimError, match="no space left"):
         accounts_of(rt, image_id=image)
@@ -95,7 +95,7 @@ def test_a_failure_is_not_remembered(rt: Runtime, engine: FakeEngine, image: Ima
     assert accounts_of(rt, image_id=image).default_user == "www:video"
 
 
-def test_an_image_that_is_gone_is_forgotten(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_accounts_of_a_removed_image_are_forgotten(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     accounts_of(rt, image_id=image)
     engine.remove_image("users:1")
     rt.view.images.refresh()
@@ -117,7 +117,7 @@ def test_an_image_that_is_gone_is_forgotten(rt: Runtime, engine: FakeEngine, ima
     ],
     ids=["fifo", "directory", "too large"],
 )
-def test_what_is_no_file_of_users_is_refused(
+def test_invalid_accounts_file_is_refused(
     rt: Runtime, engine: FakeEngine, path: str, file: FakeFile, says: str
 ) -> None:
     image = ImageId(engine.add_image("odd:1", files={path: file}))
@@ -128,13 +128,13 @@ def test_what_is_no_file_of_users_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"\n" * MAX_LINES, b"a:x:1:" + b"m," * MAX_LINES], ids=["lines", "members"])
-def test_a_file_of_too_many_names_is_refused(rt: Runtime, engine: FakeEngine, content: bytes) -> None:
+def test_file_with_too_many_names_is_refused(rt: Runtime, engine: FakeEngine, content: bytes) -> None:
     image = ImageId(engine.add_image("many:1", files={"/etc/group": content}))
     with pytest.raises(FailedPrecondition, match=f"/etc/group of image {image} has more than {MAX_LINES} lines"):
         accounts_of(rt, image_id=image)
 
 
-def test_users_weigh_what_they_take_in_memory(rt: Runtime, engine: FakeEngine) -> None:
+def test_accounts_weigh_their_memory(rt: Runtime, engine: FakeEngine) -> None:
     passwd = b"".join(b"%x:x:1:1\n" % number for number in range(50_000))
     images = [ImageId(engine.add_image(f"many:{number}", files={"/etc/passwd": passwd})) for number in range(3)]
     rt.view.images.refresh()

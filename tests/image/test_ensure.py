@@ -1,4 +1,4 @@
-"""The pause image is there, is pulled, or is asked for in words that help."""
+"""The pause image is present, is pulled, or is requested with a helpful error."""
 
 import pytest
 
@@ -13,7 +13,7 @@ PAUSE = Config().pod_infra_container_image
 OTHER = "r.example/pause:9"
 
 
-def test_present(rt: Runtime, engine: FakeEngine) -> None:
+def test_present_image_is_returned(rt: Runtime, engine: FakeEngine) -> None:
     image = rt.view.images.find(PAUSE)
     assert image is not None
     assert ensure_image(rt, reference=PAUSE).id == image.id
@@ -21,7 +21,7 @@ def test_present(rt: Runtime, engine: FakeEngine) -> None:
     assert engine.calls_of("pull_image") == []
 
 
-def test_pulled_when_missing(rt: Runtime, engine: FakeEngine) -> None:
+def test_missing_image_is_pulled(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.publish_image(OTHER)
     assert ensure_image(rt, reference=OTHER).id == image_id
     assert engine.calls_of("pull_image") == [OTHER]
@@ -31,12 +31,12 @@ def test_pulled_when_missing(rt: Runtime, engine: FakeEngine) -> None:
     ("failure", "cause"),
     [
         (RegistryUnavailable("dial tcp: connection refused"), "connection refused"),
-        (RegistryDenied("authentication required"), "wants credentials"),
+        (RegistryDenied("authentication required"), "requires credentials"),
         (NotFound("manifest unknown"), "no such image"),
     ],
     ids=["down", "denied", "unknown"],
 )
-def test_not_to_be_had(rt: Runtime, engine: FakeEngine, failure: ShimError, cause: str) -> None:
+def test_failed_pull_names_the_remedies(rt: Runtime, engine: FakeEngine, failure: ShimError, cause: str) -> None:
     engine.fail_next("pull_image", failure)
     with pytest.raises(FailedPrecondition, match=cause) as caught:
         ensure_image(rt, reference=OTHER)
@@ -49,13 +49,13 @@ def test_not_to_be_had(rt: Runtime, engine: FakeEngine, failure: ShimError, caus
         assert words in str(caught.value)
 
 
-def test_an_id_that_is_not_here(rt: Runtime) -> None:
+def test_unknown_id_is_refused(rt: Runtime) -> None:
     with pytest.raises(FailedPrecondition, match="image id"):
         ensure_image(rt, reference="sha256:" + "ab" * 32)
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no docker"), DeadlineExceeded("too late")], ids=str)
-def test_other_failures_keep_their_kind(rt: Runtime, engine: FakeEngine, failure: ShimError) -> None:
+def test_other_failures_keep_their_class(rt: Runtime, engine: FakeEngine, failure: ShimError) -> None:
     engine.fail_next("pull_image", failure)
     with pytest.raises(type(failure)):
         ensure_image(rt, reference=OTHER)

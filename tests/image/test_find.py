@@ -1,4 +1,4 @@
-"""An image store that is sick, so that images cannot be listed, costs only what needs the list."""
+"""If images cannot be listed, only calls that need the list fail."""
 
 from collections.abc import Callable, Iterator
 
@@ -25,7 +25,7 @@ SICK = ShimError("list images: layer does not exist (status 500)")
 
 @pytest.fixture(autouse=True, params=["from the start", "since the last list"])
 def _sick(rt: Runtime, engine: FakeEngine, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have an Engine that cannot list its images: since before it was reached, or since they were listed."""
+    """Return an Engine that cannot list images: either from the start, or after a first list."""
     rt.view.images.all()
     engine.fail_next("list_images", *[SICK] * 10_000)
     if request.param == "from the start":
@@ -42,7 +42,7 @@ def spec(name: str) -> pb.ImageSpec:
     return pb.ImageSpec(image=name)
 
 
-def test_pods_and_containers_run_all_the_same(rt: Runtime, engine: FakeEngine) -> None:
+def test_pods_and_containers_still_run(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     container = running(rt, pod)
     status = container_status(rt, container_id=container, verbose=False).status
@@ -53,7 +53,7 @@ def test_pods_and_containers_run_all_the_same(rt: Runtime, engine: FakeEngine) -
         created(rt, pod, "other", image="missing/image")
 
 
-def test_what_came_a_moment_ago_is_found_by_itself(rt: Runtime, engine: FakeEngine) -> None:
+def test_new_image_is_found_alone(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.add_image("local/app:1")
     found = image_status(rt, image=spec("local/app:1"), verbose=False).image
     assert (found.id, found.pinned) == (image_id, False)
@@ -84,7 +84,7 @@ def test_an_image_can_be_pulled(rt: Runtime, engine: FakeEngine, status: list[li
     assert find_image(rt, "registry.example/app:1") is not None
 
 
-def test_a_docker_that_is_gone_is_not_asked_again(rt: Runtime, engine: FakeEngine) -> None:
+def test_unavailable_docker_is_not_queried_again(rt: Runtime, engine: FakeEngine) -> None:
     engine.disconnect()
     wait_until(lambda: rt.view.stats().outage)
     engine.calls.clear()
@@ -93,7 +93,7 @@ def test_a_docker_that_is_gone_is_not_asked_again(rt: Runtime, engine: FakeEngin
     assert engine.calls_of("inspect_image") == []
 
 
-def test_what_needs_all_images_says_why_there_are_none(rt: Runtime, request: pytest.FixtureRequest) -> None:
+def test_calls_that_need_all_images_report_the_reason(rt: Runtime, request: pytest.FixtureRequest) -> None:
     if "since" in request.node.name:
         assert len(list_images(rt, filter=pb.ImageFilter())) == 2  # as they were known
         return

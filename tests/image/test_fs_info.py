@@ -1,4 +1,4 @@
-"""ImageFsInfo: what was measured before, and an estimate until then; never a call to Docker."""
+"""ImageFsInfo: the last measurement, before that an estimate; never a call to Docker."""
 
 import time
 from pathlib import Path
@@ -34,7 +34,7 @@ def usage(rt: Runtime) -> pb.FilesystemUsage:
     return reported
 
 
-def test_what_containers_have_written_is_reported_apart(rt: Runtime) -> None:
+def test_writable_layers_are_reported_separately(rt: Runtime) -> None:
     (empty,) = image_fs_info(rt).container_filesystems
     for number, written in enumerate((4096, 8192)):
         layer = LayerUsage(at=7 + number, used_bytes=written, inodes=3, store="/var/lib/docker")
@@ -46,7 +46,7 @@ def test_what_containers_have_written_is_reported_apart(rt: Runtime) -> None:
     assert (found.used_bytes.value, found.inodes_used.value, found.timestamp) == (12_288, 6, 8)
 
 
-def test_what_was_measured_is_reported_as_it_is(rt: Runtime, engine: FakeEngine) -> None:
+def test_measured_usage_is_reported(rt: Runtime, engine: FakeEngine) -> None:
     rt.stats_cache.images = MEASURED
     engine.calls.clear()
 
@@ -58,7 +58,9 @@ def test_what_was_measured_is_reported_as_it_is(rt: Runtime, engine: FakeEngine)
 
 
 @pytest.mark.parametrize(("in_use", "expected"), [(1 << 40, 1200), (1100, 1100)], ids=["room for all", "shared layers"])
-def test_before_all_is_measured(rt: Runtime, engine: FakeEngine, in_use: int, expected: int) -> None:
+def test_estimate_is_reported_before_the_measurement_is_complete(
+    rt: Runtime, engine: FakeEngine, in_use: int, expected: int
+) -> None:
     rt.stats_cache.images = StoreUsage(at=7, root=ROOT, used_bytes=in_use, inodes=30, is_measured=False)
     engine.calls.clear()
 
@@ -69,13 +71,13 @@ def test_before_all_is_measured(rt: Runtime, engine: FakeEngine, in_use: int, ex
     assert engine.calls == []
 
 
-def test_a_store_that_has_not_been_found(rt: Runtime, tmp_path: Path) -> None:
+def test_store_that_was_not_found_is_estimated(rt: Runtime, tmp_path: Path) -> None:
     reported = usage(rt)
     assert (reported.fs_id.mountpoint, reported.used_bytes.value) == (str(tmp_path), 1200)
     assert not reported.HasField("inodes_used")
 
 
-def test_docker_is_out_of_reach(rt: Runtime) -> None:
+def test_unreachable_docker_is_unavailable(rt: Runtime) -> None:
     rt.stats_cache.images = MEASURED
     rt.view.disconnect("docker has gone")
     with pytest.raises(Unavailable):

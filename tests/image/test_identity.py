@@ -1,4 +1,4 @@
-"""One image has one identity, in every answer."""
+"""An image has the same identity in every answer."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def record(*, user: str = "", size: int = 10, digests: tuple[str, ...] = ()) -> 
         (str(2**63), None, str(2**63)),
     ],
 )
-def test_user(user: str, uid: int | None, username: str) -> None:
+def test_user_is_split_into_uid_and_name(user: str, uid: int | None, username: str) -> None:
     image = image_from_record(record(user=user), pinned=False)
     assert image.username == username
     assert (image.uid.value if image.HasField("uid") else None) == uid
@@ -46,7 +46,7 @@ def test_size_is_never_zero(size: int, reported: int) -> None:
     assert image_from_record(record(size=size), pinned=False).size == reported
 
 
-def test_image_ref_of() -> None:
+def test_image_ref_is_the_first_digest_or_the_id() -> None:
     assert image_ref_of(record(digests=("r.example/a@sha256:1", "r.example/b@sha256:1"))) == "r.example/a@sha256:1"
     assert image_ref_of(record()) == ID
 

@@ -1,4 +1,4 @@
-"""ListImages: what is on the node, named as the kubelet names it."""
+"""ListImages: the images of the node, with the names that the kubelet uses."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_all_images_in_a_stable_order(rt: Runtime, engine: FakeEngine) -> None:
     assert listed(rt) == images
 
 
-def test_fields(rt: Runtime, engine: FakeEngine) -> None:
+def test_listed_images_have_all_fields(rt: Runtime, engine: FakeEngine) -> None:
     image_id = add(rt, engine, "team/app:1", user="1003:users")
     (image,) = listed(rt, image_id)
     assert list(image.repo_tags) == ["docker.io/team/app:1"]
@@ -46,7 +46,7 @@ def test_fields(rt: Runtime, engine: FakeEngine) -> None:
 @pytest.mark.parametrize(
     "spelling", ["busybox", "busybox:latest", "docker.io/library/busybox", BUSYBOX, "id", "digest"]
 )
-def test_filter(rt: Runtime, spelling: str) -> None:
+def test_filter_selects_an_image(rt: Runtime, spelling: str) -> None:
     everything = listed(rt)
     (busybox,) = [image for image in everything if BUSYBOX in image.repo_tags]
     name = {"id": busybox.id, "digest": busybox.repo_digests[0]}.get(spelling, spelling)
@@ -54,7 +54,7 @@ def test_filter(rt: Runtime, spelling: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["busybox:other", "box", "r.example/busybox", "ff" * 32])
-def test_filter_that_fits_nothing(rt: Runtime, name: str) -> None:
+def test_filter_without_a_match_gives_an_empty_list(rt: Runtime, name: str) -> None:
     assert listed(rt, name) == []
 
 
@@ -72,7 +72,7 @@ def test_the_pause_image_is_pinned(rt: Runtime, form: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["busybox", "docker.io/busybox", BUSYBOX])
-def test_pinned_by_any_spelling(rt: Runtime, setting: str) -> None:
+def test_pause_image_is_pinned_by_any_spelling(rt: Runtime, setting: str) -> None:
     (busybox,) = listed(rt, BUSYBOX)
     pinned_by(rt, setting, expected={busybox.id})
 
@@ -100,14 +100,14 @@ def pinned_by(rt: Runtime, setting: str, *, expected: set[str]) -> None:
         "nothing,busy*",
     ],
 )
-def test_pinned_by_pattern(rt: Runtime, pattern: str) -> None:
+def test_matching_images_are_pinned(rt: Runtime, pattern: str) -> None:
     config = msgspec.structs.replace(rt.config, pinned_images=tuple(pattern.split(",")))
     pinned = [image.pinned for image in list_images(replace(rt, config=config), filter=pb.ImageFilter())]
     assert pinned == [True, True]
 
 
 @pytest.mark.parametrize("pattern", ["box", "busybox:1", "r.example/*", "docker.io", "busyb?x", "docker-io/*"])
-def test_not_pinned_by_pattern(rt: Runtime, pattern: str) -> None:
+def test_other_images_are_not_pinned(rt: Runtime, pattern: str) -> None:
     config = msgspec.structs.replace(rt.config, pinned_images=(pattern,))
     (image,) = list_images(replace(rt, config=config), filter=pb.ImageFilter(image=pb.ImageSpec(image=BUSYBOX)))
     assert not image.pinned

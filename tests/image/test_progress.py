@@ -1,4 +1,4 @@
-"""Progress is derived from messages as both image stores of Docker send them."""
+"""Progress is computed from the messages of both image stores of Docker."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def fed(*messages: PullProgress) -> Progress:
         ),
     ],
 )
-def test_advance(before: list[PullProgress], now: PullProgress, *, advances: bool) -> None:
+def test_advance_detects_progress(before: list[PullProgress], now: PullProgress, *, advances: bool) -> None:
     assert fed(*before).advance(now) is advances
 
 
@@ -64,11 +64,11 @@ def test_advance(before: list[PullProgress], now: PullProgress, *, advances: boo
         pytest.param({"a": "Pull complete", "b": "Already exists"}, False, id="layers done, config to come"),
     ],
 )
-def test_is_local(steps: dict[str, str], *, is_local: bool) -> None:
+def test_is_local_while_only_local_work_is_left(steps: dict[str, str], *, is_local: bool) -> None:
     assert fed(*(message(status, layer) for layer, status in steps.items())).is_local is is_local
 
 
-def test_a_retry_leaves_the_layer_to_be_downloaded() -> None:
+def test_retried_layer_remains_to_be_downloaded() -> None:
     progress = fed(message("Downloading", "a", 5), message("Extracting", "b", 1))
     progress.advance(message("Retrying in 1 second", "a"))
     assert not progress.is_local
@@ -88,7 +88,7 @@ def test_a_retry_leaves_the_layer_to_be_downloaded() -> None:
         pytest.param([("a", "Pull complete")], False, False, id="done"),
     ],
 )
-def test_waiting(steps: list[tuple[str, str]], *, is_waiting: bool, may_be_waiting: bool) -> None:
+def test_waiting_layers_are_detected(steps: list[tuple[str, str]], *, is_waiting: bool, may_be_waiting: bool) -> None:
     progress = fed(*(message(status, layer) for layer, status in steps))
     assert (progress.is_waiting, progress.may_be_waiting) == (is_waiting, may_be_waiting)
 
@@ -97,11 +97,11 @@ def test_waiting(steps: list[tuple[str, str]], *, is_waiting: bool, may_be_waiti
     ("status", "seconds"),
     [("Retrying in 1 second", 1), ("Retrying in 15 seconds", 15), ("Retrying", None), ("Downloading", None)],
 )
-def test_retry_seconds(status: str, seconds: int | None) -> None:
+def test_retry_seconds_are_parsed(status: str, seconds: int | None) -> None:
     assert retry_seconds(message(status, "a")) == seconds
 
 
-def test_figures_for_the_log() -> None:
+def test_progress_is_summarized_for_the_log() -> None:
     progress = fed(
         message("Downloading", "a", 70),
         message("Downloading", "b", 40),

@@ -1,4 +1,4 @@
-"""PullImage: bounded by silence, shared by callers, plain about failures."""
+"""PullImage: bounded by silence, shared by callers, with clear errors."""
 
 import threading
 import time
@@ -45,7 +45,7 @@ class Late:
 
 
 class TalkingEngine(FakeEngine):
-    """A fake Engine whose pulls say what the test ordered before they are held, and whose next list may be late."""
+    """A fake Engine whose pulls send the test's messages before they block, and whose next list may be late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def patient(rt: Runtime, seconds: float) -> Runtime:
 
 
 class Callers:
-    """Callers of one pull, each in a thread of its own."""
+    """Callers of a pull, each in a thread."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
@@ -112,7 +112,7 @@ def callers(rt: Runtime) -> Callers:
 # --- what is pulled ---------------------------------------------------------------------------------------
 
 
-def test_gives_the_id_and_puts_the_image_into_the_view(rt: Runtime, engine: FakeEngine) -> None:
+def test_pull_returns_the_id_and_updates_the_view(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.registry[APP].id
     assert pull(rt) == image_id
     found = rt.view.images.find(APP)
@@ -120,11 +120,11 @@ def test_gives_the_id_and_puts_the_image_into_the_view(rt: Runtime, engine: Fake
     assert found.id == image_id
 
 
-def test_again(rt: Runtime) -> None:
+def test_repeated_pull_returns_the_same_id(rt: Runtime) -> None:
     assert pull(rt) == pull(rt)
 
 
-def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
+def test_moved_tag_gives_the_new_image(rt: Runtime, engine: FakeEngine) -> None:
     before = pull(rt)
     moved = engine.publish_image(APP, ImageSettings(user="other"))
     assert pull(rt) == moved != before
@@ -133,7 +133,7 @@ def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
     assert (found.id, found.user) == (moved, "other")
 
 
-def test_an_image_of_an_earlier_pull_is_not_inspected(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_of_an_earlier_pull_is_not_inspected(rt: Runtime, engine: FakeEngine) -> None:
     image_id = pull(rt)
     engine.calls.clear()
     assert pull(rt) == image_id
@@ -156,7 +156,9 @@ def test_only_the_new_image_is_inspected(rt: Runtime, engine: FakeEngine) -> Non
 
 
 @pytest.mark.parametrize("store", [[], [SNAPSHOTTER]], ids=["overlay2", "containerd"])
-def test_a_name_that_is_moved_before_the_inspect(rt: Runtime, engine: FakeEngine, store: list[list[str]]) -> None:
+def test_name_moved_before_the_inspect_gives_the_pulled_image(
+    rt: Runtime, engine: FakeEngine, store: list[list[str]]
+) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=store)
     if store:  # where the manifest's digest is the id
         image = engine.registry[APP]
@@ -181,7 +183,7 @@ def test_an_image_without_its_digest_is_found_by_name(rt: Runtime, engine: FakeE
     assert future.result(SECONDS) == engine.registry[APP].id
 
 
-def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeEngine) -> None:
+def test_name_moved_back_and_forth_gives_the_pulled_image(rt: Runtime, engine: FakeEngine) -> None:
     first = pull(rt)
     second = engine.publish_image(APP, ImageSettings(user="other"))
     assert pull(rt) == second
@@ -192,7 +194,7 @@ def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeE
     assert found.id == first
 
 
-def test_a_name_that_moved_unnoticed_is_found_by_a_pull(rt: Runtime, engine: FakeEngine) -> None:
+def test_pull_corrects_an_unnoticed_move_of_a_name(rt: Runtime, engine: FakeEngine) -> None:
     image_id = pull(rt)
     engine.add_image("other.example/app:1")
     mine, other = engine.images
@@ -203,7 +205,7 @@ def test_a_name_that_moved_unnoticed_is_found_by_a_pull(rt: Runtime, engine: Fak
     assert found.id == image_id
 
 
-def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Runtime, engine: TalkingEngine) -> None:
+def test_earlier_list_does_not_hide_the_pulled_image(rt: Runtime, engine: TalkingEngine) -> None:
     image_id = pull(rt)
     engine.remove_image(APP)
     late = engine.late = Late()
@@ -218,7 +220,7 @@ def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Run
     assert found.id == image_id
 
 
-def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: TalkingEngine) -> None:
+def test_later_list_overrides_the_pull(rt: Runtime, engine: TalkingEngine) -> None:
     image_id = ImageId(pull(rt))
     ended = time.monotonic_ns()
     other_id = engine.add_image("other.example/app:1")
@@ -246,7 +248,7 @@ def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: Talk
         ("r.example/app:1@sha256:" + "ab" * 32, "r.example/app@sha256:" + "ab" * 32),
     ],
 )
-def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEngine, written: str, asked: str) -> None:
+def test_docker_pulls_the_canonical_reference(rt: Runtime, engine: FakeEngine, written: str, asked: str) -> None:
     with pytest.raises(NotFound):
         pull(rt, written)
     assert engine.calls_of("pull_image") == [asked]
@@ -261,7 +263,7 @@ def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEn
         ("sha256:" + "ab" * 32, "is an image id"),
     ],
 )
-def test_bad_names(rt: Runtime, engine: FakeEngine, name: str, words: str) -> None:
+def test_malformed_references_are_refused(rt: Runtime, engine: FakeEngine, name: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         pull(rt, name)
     assert engine.calls_of("pull_image") == []
@@ -274,12 +276,12 @@ def test_credentials_reach_docker(rt: Runtime, engine: FakeEngine) -> None:
     assert engine.pull_auths == [RegistryAuth(username="u", password="p", serveraddress="r.example"), None, None]
 
 
-def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_removed_right_after_the_pull_is_not_found(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("inspect_image") as gate:
         future = Callers(rt).pull()
         gate.wait_entered()
         engine.images.clear()
-    with pytest.raises(NotFound, match="removed as soon as it had arrived"):
+    with pytest.raises(NotFound, match="removed right after the pull"):
         future.result(SECONDS)
 
 
@@ -300,7 +302,7 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
             RegistryDenied(f"pull image {APP}: denied: requested access to the resource is denied"),
             {},
             RegistryDenied,
-            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given or found: "
+            f"pull image {APP}: unauthorized: r.example requires credentials, but none were given or found: "
             "denied: requested access to the resource is denied",
             id="denied without credentials",
         ),
@@ -315,7 +317,7 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
             RegistryDenied(f"pull image {APP}: authentication required"),
             {"username": "u", "password": "p", "server_address": "https://other.example:443/v2/"},
             RegistryDenied,
-            f"pull image {APP}: unauthorized: r.example wants credentials, and the credentials given are for "
+            f"pull image {APP}: unauthorized: r.example requires credentials, but the given credentials are for "
             "other.example: authentication required",
             id="denied with credentials for another registry",
         ),
@@ -329,7 +331,7 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
         pytest.param(Unavailable("docker cannot be reached"), {}, Unavailable, "docker cannot be reached", id="docker"),
     ],
 )
-def test_failures(
+def test_failures_have_their_class_and_text(
     rt: Runtime, engine: FakeEngine, failure: ShimError, auth: dict[str, str], kind: type[ShimError], text: str
 ) -> None:
     engine.fail_next("pull_image", failure)
@@ -368,7 +370,7 @@ def test_the_log_of_a_pull_shows_no_secret(rt: Runtime, engine: FakeEngine) -> N
     ],
     ids=["before the manifest", "in a layer", "in one of two layers", "before the end", "long wait", "waits"],
 )
-def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
+def test_stalled_pull_is_aborted(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
     engine.says = says
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable) as caught:
         pull(patient(rt, 0.05))
@@ -387,7 +389,7 @@ def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[Pull
     ],
     ids=["extraction", "checksum", "no bound", "no bound and a retry", "retry of Docker", "retries side by side"],
 )
-def test_silence_is_borne(
+def test_pull_survives_tolerated_silence(
     rt: Runtime, engine: TalkingEngine, callers: Callers, patience: float, says: list[PullProgress]
 ) -> None:
     engine.says = says
@@ -400,7 +402,7 @@ def test_silence_is_borne(
 
 
 class Moving(ProgressClock):
-    """Pulls of which one moves on all the time."""
+    """Pulls of which a single one makes progress."""
 
     @property
     def at(self) -> float:
@@ -427,7 +429,7 @@ ASKED_AGAIN = PullProgress(id="a", status="Retrying in 0 seconds")
     ],
     ids=["pulls we do not see", "beside extraction", "joined one that was given up", "pulls that move on"],
 )
-def test_a_pull_that_waits_for_others_is_borne(
+def test_queued_pull_is_not_aborted(
     rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
     monkeypatch.setattr(stall_timeout, "QUEUED_FACTOR_OTHER", 1000)
@@ -453,7 +455,7 @@ def test_a_pull_that_waits_for_others_is_borne(
     ],
     ids=["manifest", "layer", "layer and one that waits", "asked again", "end", "no progress"],
 )
-def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
+def test_stalled_pull_is_aborted_while_others_progress(
     rt: Runtime, engine: TalkingEngine, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
     engine.says = [BEGUN, *says]
@@ -470,9 +472,9 @@ def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, s
 
 
 @pytest.mark.parametrize("motion", [ProgressClock(), Moving()], ids=["pulls we do not see", "pulls that move on"])
-def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: ProgressClock) -> None:
+def test_queued_pull_is_aborted_eventually(rt: Runtime, engine: TalkingEngine, motion: ProgressClock) -> None:
     engine.says = [BEGUN, FS_LAYER, WAITING]
-    words = r"no progress for \d+ s, while docker queued it behind other pulls \(max-concurrent-downloads\)$"
+    words = r"no progress for \d+ s, while Docker queued it behind other pulls \(max-concurrent-downloads\)$"
     began = time.monotonic()
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
         pull(replace(patient(rt, 0.01), puller=ImagePuller(progress=motion)))
@@ -481,7 +483,7 @@ def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEn
     )
 
 
-def test_the_progress_of_one_pull_is_reported_to_all(rt: Runtime, engine: TalkingEngine) -> None:
+def test_progress_is_shared_by_all_pulls(rt: Runtime, engine: TalkingEngine) -> None:
     began = time.monotonic()
     engine.says = [DOWNLOADING]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
@@ -492,13 +494,13 @@ def test_the_progress_of_one_pull_is_reported_to_all(rt: Runtime, engine: Talkin
     assert rt.puller.progress.at > ended
 
 
-def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngine) -> None:
+def test_pull_works_after_an_aborted_pull(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
         pull(patient(rt, 0.05))
     assert pull(rt) == engine.registry[APP].id
 
 
-def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_pull_is_logged(rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stall_timeout, "_REPORT_SECONDS", 0.0)
     engine.says = [
         PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
@@ -516,7 +518,7 @@ def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatc
 
 
 class AskingEngine(TalkingEngine):
-    """A fake Engine whose registry takes one password, and says something of its own to each other one."""
+    """A fake Engine whose registry accepts a single password, and answers every other with a specific error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -543,7 +545,7 @@ class TestNode:
     @pytest.fixture
     def node(self, rt: Runtime, tmp_path: Path) -> Callable[..., Runtime]:
         def made(**passwords: str) -> Runtime:
-            """A node that has these passwords, by the path they are for."""
+            """Return a node with these passwords, by the path they are for."""
             file = tmp_path / "config.json"
             auths = {
                 f"r.example/{path.replace('_', '/')}".rstrip("/"): {"username": "u", "password": password}
@@ -554,13 +556,15 @@ class TestNode:
 
         return made
 
-    def test_are_used_when_the_pull_brings_none(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_keyring_is_used_for_a_pull_without_credentials(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
         for given in (None, pb.AuthConfig(), pb.AuthConfig(server_address="r.example")):
             pull_image(node(team="right"), image=pb.ImageSpec(image=APP), auth=given)
         assert engine.auths == [RegistryAuth(username="u", password="right", serveraddress="r.example")] * 3
 
     @pytest.mark.parametrize("server", ["", "other.example"])
-    def test_are_not_used_when_it_brings_some(
+    def test_keyring_is_not_used_for_a_pull_with_credentials(
         self, node: Callable[..., Runtime], engine: AskingEngine, server: str
     ) -> None:
         with pytest.raises(RegistryDenied):
@@ -572,7 +576,7 @@ class TestNode:
         [RegistryDenied, NotFound, RegistryErrorUnknown, TooManyRequests],
         ids=["denied", "hidden", "unclear", "too many requests"],
     )
-    def test_several_are_tried_in_turn(
+    def test_all_matching_credentials_are_tried_in_turn(
         self, node: Callable[..., Runtime], engine: AskingEngine, kind: type[ShimError]
     ) -> None:
         engine.refusals = {"wr0ng": kind("no such thing for wr0ng")}
@@ -583,7 +587,9 @@ class TestNode:
         assert [source.partition(" for ")[2] for source in sources] == ["r.example/team"]
         assert not [word for word in ("wr0ng", "right") if word in str(logs)]
 
-    def test_all_sources_fail(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_last_refusal_is_raised_if_all_credentials_fail(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
         with pytest.raises(
             RegistryDenied, match=r"does not accept the credentials of \S+ for r.example/team: "
         ) as caught:
@@ -593,7 +599,7 @@ class TestNode:
         assert len(engine.auths) == 2
 
     @pytest.mark.parametrize("busy", ["wr0ng", "wr1ng"])
-    def test_all_sources_fail_one_with_too_many_requests(
+    def test_too_many_requests_is_raised_over_other_refusals(
         self, node: Callable[..., Runtime], engine: AskingEngine, busy: str
     ) -> None:
         engine.refusals = {busy: TooManyRequests("toomanyrequests: slow down")}
@@ -601,19 +607,21 @@ class TestNode:
             pull(node(team_app="wr0ng", team="wr1ng"))
         assert len(engine.auths) == 2
 
-    def test_all_sources_fail_for_an_unknown_reason(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_unknown_refusals_are_raised_without_secrets(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
         unclear = RegistryErrorUnknown(f"pull image {APP}: sent an HTTP request, wr0ng")
         engine.refusals = {"wr0ng": unclear}
         with pytest.raises(RegistryErrorUnknown, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):
             pull(node(team="wr0ng"))
 
-    def test_a_registry_that_is_down_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_unavailable_registry_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         engine.refusals = {"wr0ng": RegistryUnavailable("connection refused")}
         with pytest.raises(RegistryUnavailable, match="connection refused"):
             pull(node(team_app="wr0ng", team="right"))
         assert len(engine.auths) == 1
 
-    def test_other_failures_keep_their_kind_and_show_no_secret(
+    def test_other_failures_keep_their_class_and_show_no_secret(
         self, node: Callable[..., Runtime], engine: AskingEngine
     ) -> None:
         engine.refusals = {"wr0ng": ShimError(f"pull image {APP}: teapot said wr0ng")}
@@ -626,14 +634,14 @@ class TestNode:
         rt = node(team="right")
         (tmp_path / "config.json").rename(tmp_path / "later")
         for _ in range(2):
-            with pytest.raises(RegistryDenied, match="wants credentials, and none were given or found"):
+            with pytest.raises(RegistryDenied, match="requires credentials, but none were given or found"):
                 pull(rt)
         (tmp_path / "later").rename(tmp_path / "config.json")
         pull(rt)
         pull(rt)
         assert [auth and auth.password for auth in engine.auths] == [None, None, None, "right", "right"]
 
-    def test_without_any_the_pull_goes_on_without(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_pull_without_any_credentials_is_tried(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         engine.wants = ""
         pull(node(other="right"))
         assert engine.auths == [None]
@@ -652,7 +660,7 @@ def test_two_callers_share_one_pull(rt: Runtime, engine: FakeEngine, callers: Ca
     assert engine.calls_of("pull_image") == [APP]
 
 
-def test_other_credentials_are_another_pull(engine: FakeEngine, callers: Callers) -> None:
+def test_other_credentials_start_another_pull(engine: FakeEngine, callers: Callers) -> None:
     with engine.held("pull_image"):
         futures = [callers.pull(username=user) for user in ("a", "b")]
         for future in futures:
@@ -662,7 +670,7 @@ def test_other_credentials_are_another_pull(engine: FakeEngine, callers: Callers
     assert engine.calls_of("pull_image") == [APP, APP]
 
 
-def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
+def test_pull_continues_when_a_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
     leaving = Scope()
     with engine.held("pull_image") as gate:
         first, second = callers.pull(scope=leaving), callers.pull()
@@ -676,7 +684,7 @@ def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
     assert engine.calls_of("pull_image") == [APP]
 
 
-def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Callers) -> None:
+def test_pull_ends_when_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Callers) -> None:
     leaving = Scope()
     with engine.held("pull_image") as gate:
         future = callers.pull(scope=leaving)
@@ -689,7 +697,7 @@ def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Cal
     assert pull(rt) == engine.registry[APP].id
 
 
-def test_a_deadline_that_has_passed(rt: Runtime, engine: TalkingEngine) -> None:
+def test_expired_deadline_starts_no_pull(rt: Runtime, engine: TalkingEngine) -> None:
     with engine.held("pull_image") as gate:
         seconds = 0.01
         while not gate.entered.is_set():  # it may pass before the pull has begun

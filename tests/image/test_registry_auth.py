@@ -1,4 +1,4 @@
-"""Credentials reach the registry they are meant for, and no other."""
+"""Credentials reach the registry they are for, and no other."""
 
 import base64
 
@@ -35,7 +35,7 @@ def encoded(text: str) -> str:
         pytest.param({"registry_token": "t"}, {"registrytoken": "t"}, id="registry token"),
     ],
 )
-def test_forms(given: dict[str, str], expected: dict[str, str]) -> None:
+def test_credentials_are_accepted_in_each_form(given: dict[str, str], expected: dict[str, str]) -> None:
     assert registry_auth(pb.AuthConfig(**given), domain=HOST) == RegistryAuth(**expected, serveraddress=HOST)
 
 
@@ -44,7 +44,7 @@ def test_forms(given: dict[str, str], expected: dict[str, str]) -> None:
     [None, pb.AuthConfig(), pb.AuthConfig(password="p"), pb.AuthConfig(server_address=HOST)],
     ids=["none", "empty", "password alone", "address alone"],
 )
-def test_nothing_given(auth: pb.AuthConfig | None) -> None:
+def test_empty_credentials_count_as_none(auth: pb.AuthConfig | None) -> None:
     assert registry_auth(auth, domain=HOST) is None
 
 
@@ -71,7 +71,7 @@ def test_nothing_given(auth: pb.AuthConfig | None) -> None:
         ("registry-1.docker.io", "docker.io", HUB),
     ],
 )
-def test_meant_for_the_registry(address: str, domain: str, server: str) -> None:
+def test_credentials_for_the_registry_are_used(address: str, domain: str, server: str) -> None:
     auth = registry_auth(pb.AuthConfig(username="u", server_address=address), domain=domain)
     assert auth == RegistryAuth(username="u", serveraddress=server)
 
@@ -92,7 +92,7 @@ def test_meant_for_the_registry(address: str, domain: str, server: str) -> None:
         (HOST, "docker.io"),
     ],
 )
-def test_meant_for_another_registry(address: str, domain: str) -> None:
+def test_credentials_for_another_registry_are_not_used(address: str, domain: str) -> None:
     auth = pb.AuthConfig(username="u", password="s3cret", server_address=address)
     with capture_logs() as logs:
         assert registry_auth(auth, domain=domain) is None
@@ -123,7 +123,7 @@ def test_the_error_names_the_other_registry_and_no_secret(address: str, host: st
     ["[::1", "https://u:s3cret\u2100ss@r.example", "https://u:s3[cret@r.example", "https://u:s]3@cret[@r.example"],
     ids=["bracket", "compatibility character", "bracket in the password", "several"],
 )
-def test_a_malformed_address_is_named_but_not_shown(address: str) -> None:
+def test_malformed_address_is_reported_but_not_shown(address: str) -> None:
     auth = pb.AuthConfig(username="u", password="p", server_address=address)
     for ask in (registry_auth, other_registry):
         with pytest.raises(InvalidArgument, match=r"^auth.server_address is malformed$") as caught:
@@ -131,12 +131,12 @@ def test_a_malformed_address_is_named_but_not_shown(address: str) -> None:
         assert caught.value.__suppress_context__
 
 
-def test_a_repository_that_resembles_an_address() -> None:  # the grammar of references allows it
+def test_repository_that_resembles_an_address_is_accepted() -> None:  # the grammar of references allows it
     auth = pb.AuthConfig(username="u", server_address="r.example")
     assert other_registry(auth, domain="[abc]:5000") == "r.example"
 
 
-def test_nothing_is_for_no_registry() -> None:
+def test_no_credentials_are_for_no_registry() -> None:
     assert other_registry(None, domain=HOST) == ""
     assert other_registry(pb.AuthConfig(server_address="other.example"), domain=HOST) == ""
 
@@ -144,7 +144,7 @@ def test_nothing_is_for_no_registry() -> None:
 @pytest.mark.parametrize(
     "auth", ["s3cret!", encoded("s3cret"), base64.b64encode(b"u:\xff\xfe").decode()], ids=["text", "no colon", "bytes"]
 )
-def test_malformed_auth_is_named_but_not_shown(auth: str) -> None:
+def test_malformed_auth_is_reported_but_not_shown(auth: str) -> None:
     with pytest.raises(InvalidArgument, match=r"auth\.auth is not base64") as caught:
         registry_auth(pb.AuthConfig(auth=auth), domain=HOST)
     assert "s3cret" not in str(caught.value)
@@ -162,13 +162,13 @@ def test_malformed_auth_is_named_but_not_shown(auth: str) -> None:
     ],
     ids=["plain", "in an url", "basic", "identity token", "registry token"],
 )
-def test_without_secrets(auth: RegistryAuth, text: str) -> None:
+def test_secrets_are_redacted(auth: RegistryAuth, text: str) -> None:
     shown = without_secrets(text, auth)
     assert "***" in shown
     for secret in ("s3cret", "s3/cret", "s3%2Fcret", "t0ken", encoded("u:s3cret")):
         assert secret not in shown
 
 
-def test_without_secrets_keeps_the_rest() -> None:
+def test_other_text_is_not_redacted() -> None:
     assert without_secrets("manifest unknown", None) == "manifest unknown"
     assert without_secrets("manifest unknown", RegistryAuth(username="man")) == "manifest unknown"

@@ -1,4 +1,4 @@
-"""RemoveImage: all names of an image, or none of them."""
+"""RemoveImage: all names of an image, or none."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +28,7 @@ def image_id(rt: Runtime, name: str = BUSYBOX) -> str:
 
 
 @pytest.mark.parametrize("by", ["id", "digits", "tag", "familiar", "digest", "tag and digest"])
-def test_takes_all_names(rt: Runtime, engine: FakeEngine, by: str) -> None:
+def test_removal_takes_all_names(rt: Runtime, engine: FakeEngine, by: str) -> None:
     image = image_status(rt, image=pb.ImageSpec(image=BUSYBOX), verbose=False).image
     engine.images[-1].tags.append("r.example/other:1")
     rt.view.images.refresh()
@@ -46,29 +46,29 @@ def test_takes_all_names(rt: Runtime, engine: FakeEngine, by: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/image:1", "ab" * 32, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b"])
-def test_what_is_not_here(rt: Runtime, name: str) -> None:
+def test_unknown_image_is_fine(rt: Runtime, name: str) -> None:
     remove(rt, name)
     remove(rt, name)
 
 
-def test_twice(rt: Runtime) -> None:
+def test_removal_can_be_repeated(rt: Runtime) -> None:
     found = image_id(rt)
     remove(rt, found)
     remove(rt, found)
 
 
-def test_a_bad_name(rt: Runtime) -> None:
+def test_malformed_name_is_refused(rt: Runtime) -> None:
     with pytest.raises(InvalidArgument, match="malformed"):
         remove(rt, "a//b")
 
 
-def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+def test_new_image_is_removed(rt: Runtime, engine: FakeEngine) -> None:
     engine.add_image("r.example/new:1")
     remove(rt, "r.example/new:1")
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
 
 
-def test_a_name_that_has_gone_to_another_image_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+def test_moved_name_removes_its_new_image(rt: Runtime, engine: FakeEngine) -> None:
     before = image_id(rt)
     engine.add_image("r.example/new:1")
     rt.view.images.refresh()
@@ -80,21 +80,21 @@ def test_a_name_that_has_gone_to_another_image_a_moment_ago(rt: Runtime, engine:
     assert new not in engine.images
 
 
-def test_an_id_costs_one_call(rt: Runtime, engine: FakeEngine) -> None:
+def test_removal_by_id_costs_a_single_call(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
     engine.calls.clear()
     remove(rt, found)
     assert engine.calls == [("remove_image", found)]
 
 
-def test_a_name_costs_one_inspect_and_one_removal(rt: Runtime, engine: FakeEngine) -> None:
+def test_removal_by_name_costs_an_inspect_and_a_removal(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
     engine.calls.clear()
     remove(rt, BUSYBOX)
     assert engine.calls == [("inspect_image", BUSYBOX), ("remove_image", found)]
 
 
-def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
+def test_concurrent_removals_of_an_image_succeed(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
 
     def remove_and_check(name: str) -> bool:
@@ -108,8 +108,8 @@ def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
         assert [removal.result(10) for removal in removals] == [False] * 5
 
 
-def test_by_a_name_that_another_removal_has_taken_already(rt: Runtime, engine: FakeEngine) -> None:
-    """Docker takes the names of an image away one by one, and the image last."""
+def test_removal_waits_for_another_that_has_taken_the_name(rt: Runtime, engine: FakeEngine) -> None:
+    """Docker removes the names of an image in turn, and the image last."""
     found = image_id(rt)
 
     def remove_by_name() -> bool:
@@ -128,7 +128,7 @@ def test_by_a_name_that_another_removal_has_taken_already(rt: Runtime, engine: F
         assert not by_name.result(10)
 
 
-def test_sixteen_images_at_once_cost_a_removal_each(rt: Runtime, engine: FakeEngine) -> None:
+def test_concurrent_removals_cost_a_call_each(rt: Runtime, engine: FakeEngine) -> None:
     ids = [engine.add_image(f"r.example/app{number}:1") for number in range(16)]
     rt.view.images.refresh()
     engine.calls.clear()
@@ -139,7 +139,7 @@ def test_sixteen_images_at_once_cost_a_removal_each(rt: Runtime, engine: FakeEng
     assert not {image.id for image in rt.view.images.all()} & set(ids)
 
 
-def test_removed_by_others_meanwhile(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_removed_externally_meanwhile_is_fine(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("remove_image", NotFound("no such image"))
     remove(rt, BUSYBOX)
 
@@ -186,13 +186,13 @@ def test_an_image_of_a_pod_is_in_use_until_its_container_is_removed(rt: Runtime,
     assert not present(rt, BUSYBOX)
 
 
-def test_pause_is_in_use(rt: Runtime) -> None:
+def test_pause_image_is_in_use(rt: Runtime) -> None:
     pause = ready_pod(rt)
     with pytest.raises(FailedPrecondition, match=rf"in use by running container k8s_POD_\S+ \({pause[:12]}\)"):
         remove(rt, rt.config.pod_infra_container_image)
 
 
-def test_an_error_names_a_few_of_many_users(rt: Runtime, engine: FakeEngine) -> None:
+def test_error_lists_a_few_of_many_users(rt: Runtime, engine: FakeEngine) -> None:
     for number in range(7):
         engine.create_container(name=f"user{number}", body={"Image": BUSYBOX})
     with pytest.raises(FailedPrecondition, match=r"user4 \(\w+\) and 2 more; remove"):
@@ -220,7 +220,7 @@ def built_from(engine: FakeEngine, parent: str) -> str:
     return child
 
 
-def test_an_image_others_were_built_from_loses_its_names(rt: Runtime, engine: FakeEngine) -> None:
+def test_parent_image_loses_its_names(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
     child = built_from(engine, found)
     rt.view.images.refresh()
@@ -231,9 +231,7 @@ def test_an_image_others_were_built_from_loses_its_names(rt: Runtime, engine: Fa
     assert found not in {image.id for image in rt.view.images.all()}
 
 
-def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
-    rt: Runtime, engine: FakeEngine
-) -> None:
+def test_used_parent_image_keeps_its_names(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
     built_from(engine, found)
     engine.create_container(name="of-a-user", body={"Image": BUSYBOX})
@@ -242,7 +240,7 @@ def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_
     assert present(rt, BUSYBOX)
 
 
-def test_docker_out_of_reach(rt: Runtime, engine: FakeEngine) -> None:
+def test_unreachable_docker_is_an_error(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("remove_image", Unavailable("docker cannot be reached"))
     with pytest.raises(Unavailable):
         remove(rt, BUSYBOX)

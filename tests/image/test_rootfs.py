@@ -1,4 +1,4 @@
-"""InFlightReads into images: what they find, and that nothing is left of them."""
+"""Inspections of images: what they read, and that they leave nothing behind."""
 
 import io
 import itertools
@@ -65,10 +65,10 @@ def test_a_file_is_read_inside_of_the_image(rt: Runtime, image: ImageId, path: s
     [
         ("/etc", "/etc of image sha256:.* is a directory, not a regular file"),
         ("/pipe", "/pipe of image sha256:.* is neither a file nor a directory, not a regular file"),
-        ("/large", "/large of image sha256:.* has 1001 bytes, at most 1000 are read"),
+        ("/large", "/large of image sha256:.* has 1001 bytes, the limit is 1000"),
     ],
 )
-def test_what_is_no_file_of_a_fitting_size_is_refused_unread(
+def test_irregular_or_large_file_is_refused_unread(
     rt: Runtime, engine: FakeEngine, image: ImageId, path: str, says: str
 ) -> None:
     with pytest.raises(FailedPrecondition, match=says):
@@ -93,15 +93,13 @@ def test_what_is_no_file_of_a_fitting_size_is_refused_unread(
         ("/etc/passwd/below", None),
     ],
 )
-def test_a_path_can_be_had_without_links(
+def test_path_is_resolved_without_links(
     rt: Runtime, image: ImageId, path: str, resolved: tuple[str, PathKind] | None
 ) -> None:
     assert inspect_rootfs(rt, image_id=image, read=lambda files: files.resolve(path)) == resolved
 
 
-def test_an_inspection_never_starts_anything_and_leaves_nothing(
-    rt: Runtime, engine: FakeEngine, image: ImageId
-) -> None:
+def test_inspection_starts_nothing_and_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     read(rt, image, "/etc/passwd")
 
     assert {name for name, _ in engine.calls} >= {"create_container", "remove_container"}
@@ -109,7 +107,7 @@ def test_an_inspection_never_starts_anything_and_leaves_nothing(
     assert engine.containers == {}
 
 
-def test_the_view_never_hears_of_an_inspection(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_view_ignores_inspection_containers(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     def read_passwd(files: ImageFiles) -> str:
         [made] = engine.containers.values()
         rt.view.refresh_container(made.id)
@@ -125,7 +123,7 @@ def test_the_view_never_hears_of_an_inspection(rt: Runtime, engine: FakeEngine, 
     assert rt.view.sandboxes() == ()
 
 
-def test_an_inspection_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_failed_inspection_leaves_no_container(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     engine.fail_next("stat_path", ShimError("the disk is broken"))
 
     with pytest.raises(ShimError, match="the disk is broken"):
@@ -134,7 +132,7 @@ def test_an_inspection_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine
 
 
 @pytest.mark.parametrize("method", ["create_container", "stat_path", "archive"])
-def test_a_client_that_goes_meanwhile_leaves_nothing(
+def test_client_that_leaves_meanwhile_leaves_no_container(
     rt: Runtime, engine: FakeEngine, image: ImageId, method: str
 ) -> None:
     scope = deadline.Scope()
@@ -156,7 +154,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing(
     assert engine.containers == {}
 
 
-def test_a_client_that_is_gone_already_makes_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_client_that_has_left_creates_no_container(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     scope = deadline.Scope()
     scope.cancel()
     with deadline.entered(scope), pytest.raises(Cancelled):
@@ -199,7 +197,7 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
 
 @pytest.fixture
 def watching(rt: Runtime) -> Iterator[Runtime]:
-    """The same node with deferred checks that run often."""
+    """The same node with frequent deferred checks."""
     deferred_checks = DeferredChecks(pause_seconds=0.01)
     yield replace(rt, deferred_checks=deferred_checks)
     deferred_checks.stop()
@@ -238,9 +236,7 @@ def test_a_container_that_docker_makes_after_the_caller_left_is_removed(
     assert engine.containers == {}
 
 
-def test_a_create_that_is_refused_leaves_nothing_to_watch(
-    watching: Runtime, engine: FakeEngine, image: ImageId
-) -> None:
+def test_refused_create_leaves_no_deferred_check(watching: Runtime, engine: FakeEngine, image: ImageId) -> None:
     engine.fail_next("create_container", ShimError("driver failed"))
     with pytest.raises(ShimError, match="driver failed"):
         read(watching, image, "/etc/passwd")
@@ -260,7 +256,7 @@ def test_a_container_that_cannot_be_removed_now_is_removed_later(
     assert engine.containers == {}
 
 
-def test_a_container_that_another_removes_is_watched_no_longer(
+def test_container_removed_by_others_is_no_longer_checked(
     watching: Runtime, engine: FakeEngine, image: ImageId
 ) -> None:
     busy = ShimError("device or resource busy")
@@ -271,9 +267,7 @@ def test_a_container_that_another_removes_is_watched_no_longer(
     assert len(engine.calls_of("remove_container")) == 3
 
 
-def test_a_removal_under_way_shows_that_docker_has_made_the_container(
-    watching: Runtime, engine: FakeEngine, image: ImageId
-) -> None:
+def test_removal_in_progress_proves_the_create(watching: Runtime, engine: FakeEngine, image: ImageId) -> None:
     gone = NotFound("no such container")
     engine.fail_next("remove_container", gone, RemovalInProgress("removal is in progress"), gone)
     engine.fail_next("create_container", LOST[0])
@@ -284,9 +278,7 @@ def test_a_removal_under_way_shows_that_docker_has_made_the_container(
     assert len(engine.calls_of("remove_container")) == 3
 
 
-def test_what_an_earlier_server_left_is_removed_when_it_can_be(
-    watching: Runtime, engine: FakeEngine, image: ImageId
-) -> None:
+def test_leftovers_of_an_earlier_server_are_removed(watching: Runtime, engine: FakeEngine, image: ImageId) -> None:
     made = engine.create_container(
         name=names.inspection_name(), body={"Image": image, "Labels": {labels.INSPECTION: "rootfs"}}
     )
@@ -355,22 +347,22 @@ def header(kind: bytes, *, size: int) -> bytes:
         "sparse",
     ],
 )
-def test_an_archive_that_holds_anything_else_is_refused(damaged: Callable[[], bytes]) -> None:
-    with pytest.raises(ShimError, match="etc/passwd: docker's archive"):
+def test_archive_with_other_content_is_refused(damaged: Callable[[], bytes]) -> None:
+    with pytest.raises(ShimError, match="etc/passwd: Docker's archive"):
         file_from_tar([damaged()], size=4, what="/etc/passwd")
 
 
-def test_an_archive_that_does_not_end_is_left() -> None:
+def test_endless_archive_is_refused() -> None:
     pieces = itertools.repeat(bytes(1 << 16), 100)
 
-    with pytest.raises(ShimError, match="docker sends more than the 4 bytes it announced"):
+    with pytest.raises(ShimError, match="Docker sends more than the 4 bytes it announced"):
         file_from_tar(pieces, size=4, what="/etc/passwd")
     assert len(list(pieces)) > 90
 
 
 def test_an_archive_of_nested_headers_is_refused() -> None:
-    """Each of these headers says that another header follows, which tarfile reads within the first."""
+    """Each header announces another, which tarfile reads within the first."""
     nested = header(tarfile.GNUTYPE_LONGNAME, size=1) * 4000
 
-    with pytest.raises(ShimError, match="etc/passwd: docker's archive cannot be read"):
+    with pytest.raises(ShimError, match="etc/passwd: Docker's archive cannot be read"):
         file_from_tar([nested], size=4 << 20, what="/etc/passwd")

@@ -1,4 +1,4 @@
-"""ImageStatus: one image, or an empty answer."""
+"""ImageStatus: an image, or an empty answer."""
 
 import msgspec
 import pytest
@@ -18,25 +18,25 @@ def status(rt: Runtime, name: str, *, verbose: bool = False) -> pb.ImageStatusRe
     return image_status(rt, image=pb.ImageSpec(image=name), verbose=verbose)
 
 
-def test_the_status_is_as_the_list_has_it(rt: Runtime) -> None:
+def test_status_equals_the_list_entry(rt: Runtime) -> None:
     for image in list_images(rt, filter=pb.ImageFilter()):
         for name in (image.id, image.id.removeprefix("sha256:"), *image.repo_tags, *image.repo_digests):
             assert status(rt, name).image == image
     assert status(rt, "busybox") == status(rt, BUSYBOX)
 
 
-def test_what_came_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+def test_new_image_is_found(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.add_image("local/app:1")
     assert status(rt, "local/app:1").image.id == image_id
 
 
 @pytest.mark.parametrize("name", ["missing/image", "ab" * 32, "r.example/a@sha256:" + "ab" * 32])
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_is_not_here_is_an_empty_answer(rt: Runtime, name: str, *, verbose: bool) -> None:
+def test_unknown_image_gives_an_empty_answer(rt: Runtime, name: str, *, verbose: bool) -> None:
     assert status(rt, name, verbose=verbose) == pb.ImageStatusResponse()
 
 
-def test_a_bad_name(rt: Runtime) -> None:
+def test_malformed_name_is_refused(rt: Runtime) -> None:
     with pytest.raises(InvalidArgument, match="capitals"):
         status(rt, "BusyBox")
 
@@ -49,7 +49,7 @@ def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:
     assert engine.calls == []
 
 
-def test_what_is_not_here_costs_one_inspect(rt: Runtime, engine: FakeEngine) -> None:
+def test_unknown_image_costs_a_single_inspect(rt: Runtime, engine: FakeEngine) -> None:
     engine.calls.clear()
     status(rt, "missing/image")
     assert engine.calls == [("inspect_image", "missing/image")]
@@ -68,7 +68,7 @@ def test_tag_that_has_moved_is_found_before_the_change_is_inspected(
     assert status(rt, first).image.id == first
 
 
-def test_what_was_only_listed_is_inspected_for_its_user(
+def test_listed_image_is_inspected_for_its_user(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.view.refresh.INSPECTED_AT_START", 0)
@@ -84,13 +84,13 @@ def test_what_was_only_listed_is_inspected_for_its_user(
     assert engine.calls_of("inspect_image") == [image_id]
 
 
-def test_what_is_not_known_while_docker_is_away(rt: Runtime, engine: FakeEngine) -> None:
+def test_unknown_image_is_unavailable_without_docker(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("inspect_image", Unavailable("inspect image: docker cannot be reached"))
     with pytest.raises(Unavailable):
         status(rt, "missing/image")
 
 
-def test_verbose(rt: Runtime, engine: FakeEngine) -> None:
+def test_verbose_status_has_the_image_configuration(rt: Runtime, engine: FakeEngine) -> None:
     settings = ImageSettings(
         user="www",
         labels={"a": "b"},
@@ -119,7 +119,7 @@ def test_verbose(rt: Runtime, engine: FakeEngine) -> None:
     }
 
 
-def test_removed_while_it_is_described(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_removed_meanwhile_gives_an_empty_answer(rt: Runtime, engine: FakeEngine) -> None:
     status(rt, BUSYBOX)
     engine.fail_next("inspect_image", NotFound("inspect image: no such image"))
     assert status(rt, BUSYBOX, verbose=True) == pb.ImageStatusResponse()

@@ -16,7 +16,7 @@ echo "$*" >> {log}
 
 
 class Tree:
-    """A node below a directory, and a systemctl that notes what it is asked."""
+    """A node below a directory, with a systemctl that records its arguments."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.root = tmp_path / "node"
@@ -65,7 +65,7 @@ class Tree:
         return Node(self.root).exists(Path(path))
 
     def listing(self) -> dict[str, str]:
-        """Everything below the root, and what it holds."""
+        """Return all paths below the root, with their content."""
         found = {}
         for path in sorted(self.root.rglob("*")):
             shown = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else "directory"

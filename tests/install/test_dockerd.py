@@ -12,11 +12,11 @@ def shown(words: str, *, pid: int = 0) -> str:
     return SHOWN.format(words=words, pid=pid)
 
 
-def test_the_command_line_is_that_of_the_unit() -> None:
+def test_command_line_comes_from_the_unit() -> None:
     assert dockerd_of_unit(shown("/usr/bin/dockerd -H fd://")).words == ("/usr/bin/dockerd", "-H", "fd://")
 
 
-def test_variables_of_the_unit_have_the_values_of_the_process_that_runs(tmp_path: Path) -> None:
+def test_unit_variables_have_the_running_process_values(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cmdline").write_bytes(b"/usr/sbin/dockerd\0-H\0fd://\0--live-restore\0")
 
@@ -26,24 +26,24 @@ def test_variables_of_the_unit_have_the_values_of_the_process_that_runs(tmp_path
 
 
 @pytest.mark.parametrize("pid", [0, 8])
-def test_variables_are_left_out_where_no_process_runs(tmp_path: Path, pid: int) -> None:
+def test_unit_variables_are_omitted_without_a_process(tmp_path: Path, pid: int) -> None:
     dockerd = dockerd_of_unit(shown("/usr/sbin/dockerd -H fd:// $DOCKER_OPTS", pid=pid), proc=tmp_path)
 
     assert dockerd.words == ("/usr/sbin/dockerd", "-H", "fd://")
 
 
-def test_without_a_unit_nothing_is_known() -> None:
+def test_dockerd_without_a_unit_is_unknown() -> None:
     assert dockerd_of_unit("MainPID=0\n") == Dockerd()
 
 
-def test_values_of_flags_in_each_form() -> None:
+def test_flag_values_are_found_in_each_form() -> None:
     dockerd = Dockerd(("d", "--exec-opt=a=b", "--exec-opt", "c=d", "--live-restore", "--debug", "--live-restore=false"))
 
     assert dockerd.values("exec-opt") == ["a=b", "c=d"]
     assert dockerd.values("live-restore") == ["true", "false"]
 
 
-def test_a_program_that_is_not_there_refuses_nothing() -> None:
+def test_missing_program_refuses_nothing() -> None:
     assert Dockerd(("/nowhere/dockerd",)).refusal("{}", path=Path("/d.json"), environ={}) == ""
 
 
@@ -60,7 +60,7 @@ def test_a_program_that_is_not_there_refuses_nothing() -> None:
         ((), {"exec-opts": [" Native.CgroupDriver = cgroupfs"]}, {"live-restore"}),
     ],
 )
-def test_no_key_is_set_with_which_dockerd_would_not_start(
+def test_keys_that_stop_dockerd_are_not_set(
     tmp_path: Path, flags: tuple[str, ...], settings: dict[str, object], wanted: set[str]
 ) -> None:
     dockerd = Dockerd(("dockerd", *flags))
@@ -69,7 +69,7 @@ def test_no_key_is_set_with_which_dockerd_would_not_start(
     assert advised.keys() == wanted | {"runtimes"}
 
 
-def test_no_runtime_is_set_beside_those_of_the_command_line(tmp_path: Path) -> None:
+def test_no_runtime_is_set_if_the_command_line_has_runtimes(tmp_path: Path) -> None:
     dockerd = Dockerd(("dockerd", "--add-runtime", "a=/b"))
 
     assert daemon_json.advised({}, systemd=False, path="d", dockerd=dockerd, root=tmp_path).keys() == {"live-restore"}

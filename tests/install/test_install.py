@@ -24,7 +24,7 @@ OCI_RUNTIME = "/usr/libexec/pydockershim/oci-runtime"
 RUNTIMES = {"pydockershim": {"path": OCI_RUNTIME, "runtimeArgs": ["--orders", "/var/lib/pydockershim/oci"]}}
 
 
-def test_the_unit_runs_the_program_that_installed_it(tree: Tree) -> None:
+def test_unit_runs_the_installing_program(tree: Tree) -> None:
     tree.install(command="/srv/venv/bin/pydockershim")
 
     assert "\nExecStart=/srv/venv/bin/pydockershim serve\n" in tree.text(UNIT)
@@ -48,7 +48,7 @@ def test_the_configuration_is_that_of_every_release(tree: Tree) -> None:
     assert Node(tree.root).at(Path("/etc/pydockershim/conf.d")).is_dir()
 
 
-def test_settings_of_conf_d_outlive_an_upgrade_and_a_removal(tree: Tree) -> None:
+def test_conf_d_survives_upgrade_and_removal(tree: Tree) -> None:
     tree.install()
     tree.put("/etc/pydockershim/conf.d/mine.toml", 'log_level = "debug"\n')
 
@@ -83,7 +83,7 @@ def test_a_command_on_the_path_needs_no_link(tree: Tree) -> None:
     assert not tree.has("/usr/local/bin/pydockershim")
 
 
-def test_the_names_of_cri_dockerd_are_given_where_asked_for(tree: Tree) -> None:
+def test_cri_dockerd_names_are_installed_on_request(tree: Tree) -> None:
     before = tree.listing()
 
     tree.install(as_cri_dockerd=True, command="/usr/local/bin/pydockershim")
@@ -97,7 +97,7 @@ def test_the_names_of_cri_dockerd_are_given_where_asked_for(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("path", [CRICTL, CONFIG, "/etc/cni/net.d/10-bridge.conflist"])
-def test_files_of_others_are_left_as_they_are(tree: Tree, path: str) -> None:
+def test_foreign_files_stay(tree: Tree, path: str) -> None:
     tree.put(path, "theirs\n")
 
     tree.install(cni="10-bridge")
@@ -106,7 +106,7 @@ def test_files_of_others_are_left_as_they_are(tree: Tree, path: str) -> None:
     assert tree.text(path) == "theirs\n"
 
 
-def test_a_configuration_that_was_edited_outlives_an_upgrade_and_a_removal(tree: Tree) -> None:
+def test_edited_configuration_survives_upgrade_and_removal(tree: Tree) -> None:
     tree.install()
     tree.put(CONFIG, 'log_level = "debug"\n')
 
@@ -125,7 +125,7 @@ def test_an_upgrade_replaces_the_unit(tree: Tree) -> None:
     assert "/old" not in tree.text(UNIT)
 
 
-def test_a_dry_run_says_the_same_and_does_nothing(tree: Tree) -> None:
+def test_dry_run_announces_the_same_and_does_nothing(tree: Tree) -> None:
     before = tree.listing()
     tree.install(docker=True, cni="10-bridge", dry=True)
     planned = list(tree.announced)
@@ -137,7 +137,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(tree: Tree) -> None:
     assert tree.announced == planned
 
 
-def test_nothing_is_left_after_an_uninstall(tree: Tree) -> None:
+def test_uninstall_leaves_nothing(tree: Tree) -> None:
     tree.put("/etc/docker/daemon.json", '{ "debug":true }')
     tree.put("/etc/hosts", "")
     before = tree.listing()
@@ -158,13 +158,13 @@ CNI = "/etc/cni/net.d/10-bridge.conflist"
 
 
 def purge(tree: Tree) -> str:
-    """Run the script of a purge on the node, and return what it says."""
+    """Run the purge script on the node; return its output."""
     text = (Path(__file__).parents[2] / "packaging/scripts/purged.sh").read_text()
     words = ["unshare", "--mount", "sh", "-ec", f"mount --rbind {tree.root}/etc /etc\n{text}"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_removal_that_keeps_the_configuration_takes_units_and_names_alone(tree: Tree) -> None:
+def test_keep_configuration_removes_only_units_and_links(tree: Tree) -> None:
     tree.install(docker=True, cni="10-bridge", as_cri_dockerd=True)
     kept = {path: tree.text(path) for path in (DAEMON, CRICTL, CONFIG, CNI, OCI_RUNTIME)}
 
@@ -176,7 +176,7 @@ def test_a_removal_that_keeps_the_configuration_takes_units_and_names_alone(tree
     assert not tree.has("/usr/bin/cri-dockerd")
 
 
-def test_an_uninstall_after_one_that_kept_the_configuration_undoes_the_rest(tree: Tree) -> None:
+def test_later_uninstall_removes_the_kept_configuration(tree: Tree) -> None:
     tree.put(DAEMON, '{"debug": true}')
     before = tree.listing()
     tree.install(docker=True, cni="10-bridge")
@@ -190,7 +190,7 @@ def test_an_uninstall_after_one_that_kept_the_configuration_undoes_the_rest(tree
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("daemon", [None, '{ "debug":true }'])
-def test_a_purge_takes_what_the_installation_made(tree: Tree, daemon: str | None) -> None:
+def test_purge_removes_installed_files(tree: Tree, daemon: str | None) -> None:
     tree.put("/etc/hosts", "")
     if daemon is not None:
         tree.put(DAEMON, daemon)
@@ -211,7 +211,7 @@ def test_a_purge_takes_what_the_installation_made(tree: Tree, daemon: str | None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_purge_leaves_what_was_changed_since(tree: Tree) -> None:
+def test_purge_keeps_changed_files(tree: Tree) -> None:
     tree.install(docker=True, cni="10-bridge")
     changed = {path: tree.text(path) + "\n" for path in (DAEMON, CRICTL, CNI)}
     for path, text in changed.items():
@@ -234,7 +234,7 @@ def test_a_dry_uninstall_does_nothing(tree: Tree) -> None:
     assert f"remove {UNIT}" in tree.announced
 
 
-def test_state_of_others_stays(tree: Tree) -> None:
+def test_foreign_state_stays(tree: Tree) -> None:
     tree.install()
     tree.put("/var/lib/pydockershim/theirs", "")
 
@@ -256,7 +256,7 @@ def test_docker_keeps_its_other_settings(tree: Tree) -> None:
     }
 
 
-def test_a_cgroup_driver_that_is_chosen_stays(tree: Tree) -> None:
+def test_chosen_cgroup_driver_stays(tree: Tree) -> None:
     text = json.dumps({"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": True, "runtimes": RUNTIMES})
     tree.put(DAEMON, text)
 
@@ -278,7 +278,7 @@ def test_the_oci_runtime_is_a_program_for_this_interpreter(tree: Tree) -> None:
     assert f"exec {sys.executable} -IS {program} " in place.read_text()
 
 
-def test_an_upgrade_replaces_the_oci_runtime_that_an_installation_has_made(tree: Tree) -> None:
+def test_upgrade_replaces_the_installed_oci_runtime(tree: Tree) -> None:
     tree.install()
     assert not tree.has(OCI_RUNTIME)
     tree.install(docker=True)
@@ -290,7 +290,7 @@ def test_an_upgrade_replaces_the_oci_runtime_that_an_installation_has_made(tree:
     assert tree.text(OCI_RUNTIME) == written
 
 
-def test_the_oci_runtime_of_a_package_is_kept(tree: Tree) -> None:
+def test_packaged_oci_runtime_is_kept(tree: Tree) -> None:
     tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
     tree.put(OCI_RUNTIME, "of the package")
 
@@ -302,7 +302,7 @@ def test_the_oci_runtime_of_a_package_is_kept(tree: Tree) -> None:
     assert not tree.has(DAEMON)
 
 
-def test_runtimes_of_others_stay(tree: Tree) -> None:
+def test_foreign_runtimes_stay(tree: Tree) -> None:
     tree.put(DAEMON, '{"runtimes": {"kata": {"path": "/k"}}}')
 
     tree.install(docker=True)
@@ -336,13 +336,13 @@ def test_no_empty_runtimes_are_left_in_a_file_that_was_edited(tree: Tree) -> Non
     assert json.loads(tree.text(DAEMON)) == {"debug": True}
 
 
-def test_docker_is_left_alone_unless_asked_for(tree: Tree) -> None:
+def test_docker_is_unchanged_unless_requested(tree: Tree) -> None:
     tree.install()
 
     assert not tree.has(DAEMON)
 
 
-def test_of_a_daemon_json_that_was_edited_since_only_the_settings_go(tree: Tree) -> None:
+def test_edited_daemon_json_loses_only_the_settings(tree: Tree) -> None:
     tree.put(DAEMON, '{"exec-opts": ["a=b"]}')
     tree.install(docker=True)
     tree.put(DAEMON, json.dumps({**json.loads(tree.text(DAEMON)), "debug": True}))
@@ -353,7 +353,7 @@ def test_of_a_daemon_json_that_was_edited_since_only_the_settings_go(tree: Tree)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"exec-opts": "a"}', '{"runtimes": []}'])
-def test_a_broken_daemon_json_is_named_before_anything_is_done(tree: Tree, text: str) -> None:
+def test_invalid_daemon_json_fails_before_the_first_step(tree: Tree, text: str) -> None:
     tree.put(DAEMON, text)
     before = tree.listing()
 
@@ -363,7 +363,7 @@ def test_a_broken_daemon_json_is_named_before_anything_is_done(tree: Tree, text:
     assert tree.listing() == before
 
 
-def test_a_mode_and_a_link_of_a_file_stay(tree: Tree) -> None:
+def test_mode_and_link_of_a_file_stay(tree: Tree) -> None:
     place = tree.put("/srv/daemon.json", "{}")
     place.chmod(0o600)
     link = Node(tree.root).at(Path(DAEMON))
@@ -388,7 +388,7 @@ def test_files_can_be_read_by_all_whatever_the_umask(tree: Tree) -> None:
     assert Node(tree.root).at(Path(CRICTL)).parent.stat().st_mode & 0o777 == 0o755
 
 
-def test_the_units_of_its_own_package_are_not_doubled(tree: Tree) -> None:
+def test_packaged_units_are_not_duplicated(tree: Tree) -> None:
     tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
 
     tree.install(command="/usr/bin/pydockershim")
@@ -398,14 +398,14 @@ def test_the_units_of_its_own_package_are_not_doubled(tree: Tree) -> None:
     assert tree.has(CRICTL)
 
 
-def test_the_units_of_another_package_are_no_base(tree: Tree) -> None:
+def test_units_of_another_package_are_refused(tree: Tree) -> None:
     tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
 
     with pytest.raises(FailedPrecondition, match="remove that package first"):
         tree.install()
 
 
-def test_a_damaged_record_is_named(tree: Tree) -> None:
+def test_damaged_record_is_an_error(tree: Tree) -> None:
     tree.put(str(PLACE), "{")
 
     with pytest.raises(InvalidArgument, match="is damaged"):

@@ -1,4 +1,4 @@
-"""Pods that are left keep an uninstallation from going on."""
+"""Remaining pods prevent an uninstallation."""
 
 from pathlib import Path
 
@@ -17,18 +17,18 @@ __all__ = ["directory", "pinned", "pod", "start_pod"]
 
 def removal(tmp_path: Path, *, force: bool) -> Removal:
     config = Config(root_directory=tmp_path / "state", docker_endpoint=f"unix://{tmp_path}/absent.sock")
-    # No systemctl on the PATH, and a node that is this machine: nothing of the steps is run.
+    # No systemctl on the PATH, and the node is this machine: no step is run.
     return Removal(root=Path("/"), force=force, config=config, environ={"PATH": str(tmp_path)})
 
 
-def test_pods_that_docker_does_not_show_are_known_by_their_checkpoint(tmp_path: Path) -> None:
+def test_pods_missing_in_docker_are_found_by_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "state" / "sandboxes").mkdir(parents=True)
     (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
 
     assert pods_on_node(removal(tmp_path, force=False).config) == ["sandbox abababababab"]
 
 
-def test_with_pods_it_refuses_and_says_what_to_do(tmp_path: Path) -> None:
+def test_uninstall_with_pods_is_refused_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "state" / "sandboxes").mkdir(parents=True)
     (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
 
@@ -36,7 +36,7 @@ def test_with_pods_it_refuses_and_says_what_to_do(tmp_path: Path) -> None:
         next(removal(tmp_path, force=False).steps())
 
 
-def test_by_force_their_state_stays(tmp_path: Path) -> None:
+def test_forced_uninstall_keeps_the_pods_state(tmp_path: Path) -> None:
     (tmp_path / "state" / "sandboxes").mkdir(parents=True)
     (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
 
@@ -46,13 +46,13 @@ def test_by_force_their_state_stays(tmp_path: Path) -> None:
     assert not any(word.startswith(f"remove {tmp_path / 'state'}") for word in words)
 
 
-def test_without_pods_the_state_goes(tmp_path: Path) -> None:
+def test_uninstall_without_pods_removes_the_state(tmp_path: Path) -> None:
     (tmp_path / "state" / "sandboxes").mkdir(parents=True)
 
     assert f"remove {tmp_path / 'state'}" in [step.words for step in removal(tmp_path, force=False).steps()]
 
 
-def test_the_loopback_rule_goes_unless_pods_are_left(tmp_path: Path, pinned: Path) -> None:
+def test_loopback_rule_is_removed_unless_pods_are_left(tmp_path: Path, pinned: Path) -> None:
     def about_the_rule(*, force: bool) -> list[str]:
         words = in_netns(pinned, lambda: [step.words for step in removal(tmp_path, force=force).steps()])
         return [word for word in words if "pydockershim of nftables" in word]

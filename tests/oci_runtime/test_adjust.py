@@ -1,4 +1,4 @@
-"""Changes of config.json that NRI plugins have asked for."""
+"""Changes of config.json that NRI plugins have requested."""
 
 import copy
 from pathlib import Path
@@ -38,12 +38,12 @@ def adjusted(**changes: Any) -> dict[str, Any]:
     return config
 
 
-def test_without_changes_nothing_changes() -> None:
+def test_empty_adjustment_changes_nothing() -> None:
     assert adjusted() == CONFIG
 
 
-def test_what_is_not_known_is_refused() -> None:
-    with pytest.raises(OrderError, match="'colour', which this program does not know"):
+def test_unknown_change_is_refused() -> None:
+    with pytest.raises(OrderError, match="'colour', which this program does not support"):
         adjusted(args=["x"], colour="red")
 
 
@@ -69,23 +69,23 @@ def test_groups_are_added() -> None:
     assert config["process"]["user"] == {"uid": 1, "additionalGids": [4, 5, 6]}
 
 
-def test_a_mount_comes_after_what_it_lies_in_and_before_what_lies_in_it() -> None:
+def test_mounts_are_ordered_by_depth() -> None:
     change = {"set": [{"destination": "/a", "type": "bind", "source": "/y", "options": ["ro"]}], "remove": ["/proc"]}
     assert [mount["destination"] for mount in adjusted(mounts=change)["mounts"]] == ["/a", "/a/b"]
 
 
-def test_a_mount_takes_the_place_of_another() -> None:
+def test_mount_replaces_a_mount_at_the_same_path() -> None:
     change = {"set": [{"destination": "/a/b", "type": "tmpfs", "source": "tmpfs", "options": []}], "remove": []}
     assert [mount["type"] for mount in adjusted(mounts=change)["mounts"]] == ["proc", "tmpfs"]
 
 
 @pytest.mark.parametrize(("option", "propagation"), [("rshared", "rshared"), ("rslave", "rslave"), ("ro", "rslave")])
-def test_the_root_propagates_what_a_mount_needs(option: str, propagation: str) -> None:
+def test_root_propagation_follows_the_mounts(option: str, propagation: str) -> None:
     change = {"set": [{"destination": "/m", "type": "bind", "source": "/m", "options": [option]}], "remove": []}
     assert adjusted(mounts=change)["linux"]["rootfsPropagation"] == propagation
 
 
-def test_hooks_come_after_those_of_docker() -> None:
+def test_hooks_come_after_dockers_hooks() -> None:
     change = {"prestart": [{"path": "/mine"}], "poststop": [{"path": "/end"}]}
     assert adjusted(hooks=change)["hooks"] == {
         "prestart": [{"path": "/docker"}, {"path": "/mine"}],
@@ -98,7 +98,7 @@ def test_limits_of_a_process_are_replaced_by_their_type() -> None:
     assert adjusted(rlimits=[limit])["process"]["rlimits"] == [CONFIG["process"]["rlimits"][1], limit]
 
 
-def test_a_device_may_be_used() -> None:
+def test_device_gets_access_rules() -> None:
     device = {"path": "/dev/x", "type": "c", "major": 10, "minor": 200}
     linux = adjusted(devices={"set": [device], "remove": ["/dev/null"]})["linux"]
     assert linux["devices"] == [device]
@@ -111,7 +111,7 @@ def test_a_device_may_be_used() -> None:
     }
 
 
-def test_rules_for_devices_come_last() -> None:
+def test_device_rules_come_last() -> None:
     rule = {"allow": True, "access": "r"}
     assert adjusted(deviceRules=[rule])["linux"]["resources"]["devices"] == [{"allow": False, "access": "rwm"}, rule]
 
@@ -148,7 +148,7 @@ OLD = '{"ociVersionMax": "1.0.2-dev", "linux": {}}'
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "ioPriority", "memoryPolicy", "netDevices"])
-def test_what_an_older_runc_would_ignore_is_refused(tmp_path: Path, kind: str) -> None:
+def test_change_that_an_older_runc_would_ignore_is_refused(tmp_path: Path, kind: str) -> None:
     change: Any = {"set": {"eth9": {"name": "net9"}}, "remove": []} if kind == "netDevices" else {"value": 1}
     runc = tmp_path / "runc"
     runc.touch(0o755)
@@ -161,7 +161,7 @@ def test_what_an_older_runc_would_ignore_is_refused(tmp_path: Path, kind: str) -
             adjust(copy.deepcopy(CONFIG), {kind: change}, runtime=str(runc))
 
 
-def test_processes_of_exec_get_variables_and_limits() -> None:
+def test_exec_process_gets_variables_and_limits() -> None:
     process: dict[str, Any] = {"env": ["A=1", "GONE=x", "OWN=given"], "args": ["sh"]}
     changes = {
         "env": {"A": ["1", "2"], "GONE": ["x", None], "NEW": [None, "n"], "OWN": ["before", "after"]},

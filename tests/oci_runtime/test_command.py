@@ -1,4 +1,4 @@
-"""The command line: words of runc, the shell script in front, and errors in runc's own way."""
+"""The command line: runc's arguments, the calling shell script, and errors in runc's form."""
 
 import json
 import os
@@ -24,11 +24,11 @@ PROGRAM = Path(shim.oci_runtime.__file__).with_name("__main__.py")
         ["--root", "/r", "--log", "/l", "create", "-b", "/b", "--no-pivot", "id"],
     ],
 )
-def test_words_of_runc_are_understood(words: list[str]) -> None:
+def test_runc_arguments_are_parsed(words: list[str]) -> None:
     assert parse(words) == Invocation("create", container="id", bundle="/b", state_root="/r", log="/l", process="")
 
 
-def test_words_of_an_exec_are_understood() -> None:
+def test_exec_arguments_are_parsed() -> None:
     words = ["--root", "/r", "exec", "--process", "/p", "--console-socket", "/s", "--detach", "--pid-file", "/f", "id"]
     found = parse(words)
     assert (found.verb, found.container, found.process) == ("exec", "id", "/p")
@@ -60,7 +60,7 @@ def run(runtime: list[str], *words: str) -> "subprocess.CompletedProcess[bytes]"
         ["features"],
     ],
 )
-def test_all_verbs_but_create_are_those_of_runc(runtime: list[str], words: list[str]) -> None:
+def test_other_verbs_go_straight_to_runc(runtime: list[str], words: list[str]) -> None:
     done = run(runtime, *words)
 
     assert (done.returncode, done.stdout.decode()) == (0, " ".join(["runc", *words]) + "\n")
@@ -78,7 +78,7 @@ def test_create_without_an_order_fails_in_the_log_of_runc(runtime: list[str], tm
     assert f"container id has no order {tmp_path}/orders/id" in line["msg"]
 
 
-def test_exec_in_a_container_without_an_order_goes_on(runtime: list[str]) -> None:
+def test_exec_without_an_order_goes_to_runc(runtime: list[str]) -> None:
     done = run(runtime, "exec", "--process", "/p", "id")
 
     assert done.returncode == 0
@@ -95,7 +95,7 @@ def test_create_without_python_does_not_reach_runc(runtime: list[str], tmp_path:
     assert b"missing" in done.stderr
 
 
-def test_script_that_docker_calls_without_the_directory_says_so(runtime: list[str]) -> None:
+def test_script_without_the_directory_argument_reports_it(runtime: list[str]) -> None:
     done = run(runtime[:1], "create", "id")
 
     assert done.returncode == 1
@@ -166,7 +166,7 @@ def test_an_exec_gets_the_changes_of_its_container(runtime: list[str], tmp_path:
 
 @needs_root
 @pytest.mark.parametrize("verb", ["create", "exec"])
-def test_an_order_with_nothing_in_it_starts_no_python(runtime: list[str], tmp_path: Path, verb: str) -> None:
+def test_empty_order_starts_no_python(runtime: list[str], tmp_path: Path, verb: str) -> None:
     put(tmp_path, Order("id"))
     Path(runtime[0]).write_text(share.oci_runtime(python=str(tmp_path / "missing"), program=str(PROGRAM)))
 
@@ -177,9 +177,7 @@ def test_an_order_with_nothing_in_it_starts_no_python(runtime: list[str], tmp_pa
 
 @needs_root
 @pytest.mark.parametrize("header", [b"1 5 5 0 0", b"2 0 0 0 0"], ids=["damaged", "newer"])
-def test_an_order_that_only_seems_to_have_nothing_in_it_does_not_reach_runc(
-    runtime: list[str], tmp_path: Path, header: bytes
-) -> None:
+def test_damaged_empty_order_does_not_reach_runc(runtime: list[str], tmp_path: Path, header: bytes) -> None:
     put(tmp_path, Order("id", UserNamespace(uid=5, uids=1, gid=5, gids=1, pause="")))
     order = tmp_path / "orders/id"
     order.write_bytes(order.read_bytes().replace(b"1 5 5 1 0", header))
@@ -192,7 +190,7 @@ def test_an_order_that_only_seems_to_have_nothing_in_it_does_not_reach_runc(
 
 @needs_root
 @pytest.mark.parametrize("config", [b'{"root": ', b'{"root": {"path": "/r"}, "mounts": null}', b"[]"])
-def test_fault_of_the_program_is_told_in_the_log_of_runc(runtime: list[str], tmp_path: Path, config: bytes) -> None:
+def test_fault_of_the_program_is_reported_in_the_log_of_runc(runtime: list[str], tmp_path: Path, config: bytes) -> None:
     log = tmp_path / "log.json"
     users = UserNamespace(uid=1 << 16, uids=1 << 16, gid=1 << 16, gids=1 << 16, pause="")
     put(tmp_path, Order("id", users, "/var/lib/docker"))

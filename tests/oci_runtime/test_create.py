@@ -25,7 +25,5 @@ ORDER = Order(
         ("/var/lib/docker-other/file", "/file", False),
     ],
 )
-def test_only_what_is_named_and_what_is_dockers_own_gets_the_ids_of_the_pod(
-    source: str, destination: str, mapped: bool
-) -> None:
+def test_only_named_mounts_and_dockers_own_get_the_pods_ids(source: str, destination: str, mapped: bool) -> None:
     assert is_mapped({"source": source, "destination": destination}, ORDER) is mapped

@@ -1,4 +1,4 @@
-"""The reader and writer of JSON give what the module `json` gives, for values and for errors."""
+"""The JSON reader and writer give the same values and errors as the module `json`."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ pieces = st.lists(
 
 
 def outcome(read: Any, content: Any) -> tuple[object, object]:
-    """Return the value as text, since NaN is not equal to itself, or the kind and message of the error."""
+    """Return the value as text, because NaN is not equal to itself, or the class and message of the error."""
     try:
         return None, repr(read(content))
     except (ValueError, TypeError, RecursionError) as error:
@@ -41,7 +41,7 @@ def test_values_are_read_as_json_reads_them(
 
 
 @given(pieces)
-def test_what_is_no_json_has_the_error_of_json(content: bytes) -> None:
+def test_invalid_json_has_the_error_of_json(content: bytes) -> None:
     assert outcome(json_text.read, content) == outcome(json.loads, content)
 
 
@@ -51,7 +51,7 @@ def test_damaged_file_has_the_error_of_json(content: bytes) -> None:
     assert outcome(json_text.read, content)[0] is not None
 
 
-def test_what_json_cannot_write_is_refused_alike() -> None:
+def test_unserializable_value_is_refused_like_by_json() -> None:
     within_itself: list[object] = []
     within_itself.append(within_itself)
     for value in (within_itself, [object()], {(1, 2): 3}, b"x"):

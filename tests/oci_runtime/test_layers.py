@@ -31,14 +31,14 @@ def test_directory_of_all_layers_is_found(options: str, directory: str) -> None:
     assert layers.options.decode() == options.removeprefix("rw,")
 
 
-def test_layers_come_uppermost_first_with_their_escapes() -> None:
+def test_layers_are_uppermost_first_with_their_escapes() -> None:
     layers = layers_of(mount(r"ro,lowerdir=/l/a\134:b:/l/c\040d,upperdir=/l/u,workdir=/l/w"))
 
     assert layers.lower == (b"/l/u", rb"/l/a\:b", b"/l/c d")
     assert read_only_options(layers, empty="/e") == rb"lowerdir=/l/u:/l/a\:b:/l/c d"
 
 
-def test_single_layer_gets_an_empty_one_below() -> None:
+def test_single_layer_gets_an_empty_layer_below() -> None:
     assert read_only_options(layers_of(mount("ro,lowerdir=/l/a")), empty="/e") == b"lowerdir=/l/a:/e"
 
 
@@ -50,6 +50,6 @@ def test_single_layer_gets_an_empty_one_below() -> None:
         (mount("rw,lowerdir=l/A:/other/B,upperdir=id/diff,workdir=id/work"), "no directory in common"),
     ],
 )
-def test_mount_whose_layers_cannot_be_told_is_refused(found: Mount, reason: str) -> None:
+def test_mount_without_a_common_layer_directory_is_refused(found: Mount, reason: str) -> None:
     with pytest.raises(OSError, match=reason):
         layers_of(found)

@@ -1,4 +1,4 @@
-"""Orders: what the server writes is what the runtime reads, and nothing else is taken."""
+"""Orders: the runtime reads what the server has written, and refuses everything else."""
 
 import os
 from pathlib import Path
@@ -18,18 +18,18 @@ ORDER = Order(
 )
 
 
-def test_order_is_read_as_it_was_written() -> None:
+def test_order_survives_a_round_trip() -> None:
     assert decode(encode(ORDER), container=CONTAINER) == ORDER
 
 
-def test_first_line_is_what_the_shell_script_reads() -> None:
+def test_first_line_has_the_form_that_the_shell_script_reads() -> None:
     assert encode(ORDER).split(b" ")[:5] == [b"1", b"65536", b"131072", b"1", b"0"]
     assert encode(Order(CONTAINER)).split(b" ")[:5] == [b"1", b"0", b"0", b"0", b"0"]
     adjusted = Order(CONTAINER, adjustment={"args": ["x"]}, process={"rlimits": []})
     assert encode(adjusted).split(b" ")[:5] == [b"1", b"0", b"0", b"1", b"1"]
 
 
-def test_changes_of_plugins_are_read_as_they_were_written() -> None:
+def test_plugin_changes_survive_a_round_trip() -> None:
     order = Order(
         CONTAINER, adjustment={"env": {"set": [["A", "\u00e9"]], "remove": []}}, process={"env": {"A": [None, "b"]}}
     )
@@ -37,7 +37,7 @@ def test_changes_of_plugins_are_read_as_they_were_written() -> None:
 
 
 @given(place=st.integers(min_value=0), byte=st.integers(min_value=0, max_value=255))
-def test_one_changed_byte_is_noticed(place: int, byte: int) -> None:
+def test_single_changed_byte_is_noticed(place: int, byte: int) -> None:
     content = bytearray(encode(ORDER))
     place %= len(content)
     if content[place] == byte:
@@ -51,12 +51,12 @@ def test_one_changed_byte_is_noticed(place: int, byte: int) -> None:
     ("content", "reason"),
     [
         (b"", "does not begin with the line of an order"),
-        (encode(ORDER)[:-1], "its checksum is another one"),
+        (encode(ORDER)[:-1], "its checksum does not match"),
         (encode(ORDER).replace(b"1 ", b"2 ", 1), "it has version 2, and this program reads version 1"),
         (encode(Order(**vars(ORDER) | {"container": "d"})), "it is of container 'd'"),
     ],
 )
-def test_reason_is_given_for_an_order_that_is_none(content: bytes, reason: str) -> None:
+def test_invalid_order_gives_a_reason(content: bytes, reason: str) -> None:
     with pytest.raises(OrderError, match=reason):
         decode(content, container=CONTAINER)
 
@@ -71,13 +71,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file of root")
-def test_file_that_root_alone_can_change_is_read(directory: Path) -> None:
+def test_private_file_of_root_is_read(directory: Path) -> None:
     assert read(str(directory), CONTAINER) == ORDER
 
 
 @pytest.mark.parametrize("name", ["../x", "", "A", "c/d"])
-def test_name_that_is_no_id_is_refused(directory: Path, name: str) -> None:
-    with pytest.raises(OrderError, match="is not the id of a container"):
+def test_invalid_container_id_is_refused(directory: Path, name: str) -> None:
+    with pytest.raises(OrderError, match="is not a container id"):
         read(str(directory), name)
 
 
@@ -112,6 +112,6 @@ def test_link_is_not_followed(directory: Path) -> None:
         read(str(directory), CONTAINER)
 
 
-def test_missing_order_is_named(directory: Path) -> None:
+def test_missing_order_is_reported(directory: Path) -> None:
     with pytest.raises(OrderError, match=f"has no order {directory}/d"):
         read(str(directory), "d")

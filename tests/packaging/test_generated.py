@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from shim.config.cri_dockerd_flags import ALIASES, IGNORED
 from shim.config.fields import fields
-from shim.config.legacy import ALIASES, LEGACY
 
 ROOT = Path(__file__).parents[2]
 BASH = ROOT / "packaging/completions/pydockershim.bash"
@@ -34,7 +34,7 @@ def test_what_is_checked_in_is_what_is_generated(generator: ModuleType) -> None:
 def test_the_man_page_names_every_flag(generator: ModuleType) -> None:
     page = generator.MAN.read_text()
 
-    flags = [*(field.flag for field in fields().values()), *ALIASES, *(entry.flag for entry in LEGACY)]
+    flags = [*(field.flag for field in fields().values()), *ALIASES, *(entry.flag for entry in IGNORED)]
     assert [flag for flag in flags if generator.roff(flag) not in page] == []
 
 

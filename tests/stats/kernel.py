@@ -1,4 +1,4 @@
-"""What the kernel reports, as it was recorded."""
+"""Recorded files of the kernel."""
 
 NET_DEV = b"\n".join(
     [

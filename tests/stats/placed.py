@@ -1,4 +1,4 @@
-"""Running containers and pods whose control groups are the recorded ones: the fake Engine starts no process."""
+"""Running containers and pods with recorded control groups, because the fake Engine starts no processes."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -25,7 +25,7 @@ class Pod:
 
 
 def place(rt: Runtime, key: str, group: Group, *, pod: Group | None = None) -> None:
-    """Say that a container or pause container is in this group."""
+    """Put a container or pause container into this group."""
     pids = {str(record.id): record.state.pid for record in rt.view.containers()}
     pids.update({str(record.id): record.state.pid for record in rt.view.sandboxes()})
     rt.cgroups.remember(key, Place(pids[key], group, pod or pod_group(group)))
@@ -42,13 +42,13 @@ def pod_with_container(rt: Runtime, group: Group, *, name: str = "web", cgroup_p
 
 
 class NoEngine:
-    """An Engine whose every use is an error."""
+    """An Engine that fails every call."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"docker was asked: {name}")
 
 
 def without_docker(rt: Runtime) -> Runtime:
-    """The same node, for code that must not ask Docker. The view goes on being fed by its own threads."""
+    """Return the same node for code that must not query Docker. The view stays current by its own threads."""
     engine = cast("Engine", NoEngine())
     return replace(rt, engine=engine, facts=EngineFacts(engine, restrict_oom_score_adj="false"))

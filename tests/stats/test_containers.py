@@ -26,7 +26,7 @@ def listed(rt: Runtime, **wanted: Any) -> list[pb.ContainerStats]:
 
 
 @VERSIONS
-def test_everything_the_kernel_reports(rt: Runtime, group: Group) -> None:
+def test_stats_contain_everything_the_kernel_reports(rt: Runtime, group: Group) -> None:
     pod = pod_with_container(rt, group)
     stats = container_stats(rt, container_id=pod.container)
     cpu, memory = group.cpu(), group.memory()
@@ -52,7 +52,7 @@ def test_everything_the_kernel_reports(rt: Runtime, group: Group) -> None:
         assert abs(time.time_ns() - stamp) < 60 * SECOND
 
 
-def test_what_the_kernel_does_not_report_is_not_set(rt: Runtime, tmp_path: Path) -> None:
+def test_unreported_values_are_unset(rt: Runtime, tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("usage_usec 5\n")
     (tmp_path / "memory.current").write_text("4096\n")
     pod = pod_with_container(rt, GroupV2(str(tmp_path)))
@@ -76,7 +76,7 @@ def test_a_container_has_a_rate_at_its_first_sample(rt: Runtime) -> None:
     assert 0 < rate <= 9_214_533_000 * SECOND // age
 
 
-def test_the_rate_is_over_the_last_seconds(rt: Runtime) -> None:
+def test_rate_covers_the_last_seconds(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
 
@@ -85,7 +85,7 @@ def test_the_rate_is_over_the_last_seconds(rt: Runtime) -> None:
     assert rate == pytest.approx(SECOND / 5, rel=0.1)
 
 
-def test_the_layer_is_the_last_measurement(rt: Runtime) -> None:
+def test_layer_is_the_last_measurement(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/var/lib/docker")
 
@@ -95,7 +95,7 @@ def test_the_layer_is_the_last_measurement(rt: Runtime) -> None:
     assert layer.fs_id.mountpoint == "/var/lib/docker"
 
 
-def test_filters(rt: Runtime) -> None:
+def test_list_filters_containers(rt: Runtime) -> None:
     first = pod_with_container(rt, group_v1(), name="a")
     second = pod_with_container(rt, group_v1(), name="b")
 
@@ -111,7 +111,7 @@ def test_filters(rt: Runtime) -> None:
     assert found(id="f" * 64) == []
 
 
-def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
+def test_ambiguous_id_prefix_is_an_error(rt: Runtime) -> None:
     for number in range(17):  # two begin with the same digit
         created(rt, ready_pod(rt, str(number)))
     containers, sandboxes = rt.view.containers(), rt.view.sandboxes()
@@ -122,7 +122,7 @@ def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
             listed(rt, **{part: first})
 
 
-def test_only_what_runs_is_listed(rt: Runtime, engine: FakeEngine) -> None:
+def test_list_contains_only_running_containers(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
     created(rt, pod.sandbox, "created")
     exited = running(rt, pod.sandbox, "exited")
@@ -132,7 +132,7 @@ def test_only_what_runs_is_listed(rt: Runtime, engine: FakeEngine) -> None:
     assert [stats.attributes.id for stats in listed(rt)] == [pod.container]
 
 
-def test_one_that_has_ended_keeps_its_cpu_time_and_uses_no_memory(rt: Runtime, engine: FakeEngine) -> None:
+def test_exited_container_keeps_its_cpu_time_and_uses_no_memory(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.cpu.note(pod.container, Point(time.time_ns(), 77))
     rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
@@ -147,7 +147,7 @@ def test_one_that_has_ended_keeps_its_cpu_time_and_uses_no_memory(rt: Runtime, e
     assert stats.writable_layer.used_bytes.value == 4096
 
 
-def test_one_that_never_ran_has_used_nothing(rt: Runtime) -> None:
+def test_container_that_never_ran_has_used_nothing(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
 
     stats = container_stats(rt, container_id=container)
@@ -155,7 +155,7 @@ def test_one_that_never_ran_has_used_nothing(rt: Runtime) -> None:
     assert (stats.attributes.id, stats.cpu.usage_core_nano_seconds.value) == (container, 0)
 
 
-def test_unknown_and_ambiguous_ids(rt: Runtime) -> None:
+def test_stats_of_an_unknown_or_ambiguous_id_are_an_error(rt: Runtime) -> None:
     with pytest.raises(NotFound):
         container_stats(rt, container_id="ffff")
     pod = pod_with_container(rt, group_v1())
@@ -164,7 +164,7 @@ def test_unknown_and_ambiguous_ids(rt: Runtime) -> None:
         container_stats(rt, container_id="")
 
 
-def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+def test_vanishing_group_does_not_affect_others(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     stays = pod_with_container(rt, group_v2(), name="stays")
     pod_with_container(rt, group_v2(root=tmp_path / "v2"), name="goes")
@@ -174,7 +174,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     assert [stats.attributes.id for stats in listed(rt)] == [stays.container]
 
 
-def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: Path) -> None:
+def test_unreadable_values_of_a_running_container_are_unset(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     pod = pod_with_container(rt, group_v1(root=tmp_path / "v1"))
     rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
@@ -191,14 +191,14 @@ def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: 
     assert not stats.HasField("cpu")
 
 
-def test_a_process_that_is_gone_is_left_out(rt: Runtime) -> None:
+def test_container_whose_process_is_gone_is_omitted(rt: Runtime) -> None:
     # The pids of the fake Engine are above all that the kernel gives.
     running(rt, ready_pod(rt))
 
     assert listed(rt) == []
 
 
-def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+def test_list_is_answered_from_the_last_pass(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     ahead = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container), cpu=pb.CpuUsage(timestamp=1))
     rt.stats_cache.container_stats.put(pod.container, ahead)
@@ -208,7 +208,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert container_stats(rt, container_id=pod.container).cpu.timestamp > 1
 
 
-def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt: Runtime) -> None:
+def test_prefetched_stats_are_returned_once_and_then_with_current_cpu_time(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     memory = pb.MemoryUsage(timestamp=2, working_set_bytes=pb.UInt64Value(value=7))
     attributes = pb.ContainerAttributes(id=pod.container)
@@ -223,7 +223,7 @@ def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt:
     assert second.memory == memory
 
 
-def test_an_answer_is_never_older_than_the_one_before(rt: Runtime) -> None:
+def test_answers_never_go_back_in_time(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     [first] = listed(rt)
     late = pb.ContainerStats(attributes=first.attributes, cpu=pb.CpuUsage(timestamp=first.cpu.timestamp - 1))
@@ -234,7 +234,7 @@ def test_an_answer_is_never_older_than_the_one_before(rt: Runtime) -> None:
     assert second.cpu.timestamp > first.cpu.timestamp
 
 
-def test_a_container_that_has_ended_since_is_left_out(rt: Runtime, tmp_path: Path) -> None:
+def test_container_that_exited_since_the_pass_is_omitted(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     pod = pod_with_container(rt, group_v2(root=tmp_path / "v2"))
     rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
@@ -244,7 +244,7 @@ def test_a_container_that_has_ended_since_is_left_out(rt: Runtime, tmp_path: Pat
     assert listed(rt) == []
 
 
-def test_docker_is_not_asked(rt: Runtime) -> None:
+def test_docker_is_not_queried(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     alone = without_docker(rt)
 
@@ -252,7 +252,7 @@ def test_docker_is_not_asked(rt: Runtime) -> None:
     assert len(listed(alone)) == 1
 
 
-def test_counters_at_their_limit(rt: Runtime, tmp_path: Path) -> None:
+def test_counters_are_capped_at_the_maximum(rt: Runtime, tmp_path: Path) -> None:
     huge = str((1 << 64) - 1)
     (tmp_path / "cpu.stat").write_text(f"usage_usec {huge}\n")
     (tmp_path / "memory.current").write_text(f"{1 << 63}\n")

@@ -43,7 +43,7 @@ def everything(top: Path) -> list[Path]:
     return [top, top / "deep", top / "deep/er", top / "file", top / "deep/er/other"]
 
 
-def test_blocks_and_inodes_are_those_of_du(tree: Path) -> None:
+def test_blocks_and_inodes_count_like_du(tree: Path) -> None:
     assert total(tree) == Sum(blocks(*everything(tree)), 5)
 
 
@@ -54,7 +54,7 @@ def test_a_file_with_several_names_counts_once(tree: Path) -> None:
     assert total(tree).used_bytes == blocks(*everything(tree))
 
 
-def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_hard_links_are_bounded(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_LINKED", 1)
     more = [tree / "third", tree / "fourth"]
     for path in more:
@@ -66,7 +66,7 @@ def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monke
     assert total(tree) == Sum(blocks(*everything(tree), *more), 7)
 
 
-def test_of_those_that_are_not_remembered_each_name_counts_its_part(
+def test_beyond_the_bound_each_name_counts_its_share(
     tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MAX_LINKED", 1)
@@ -79,7 +79,7 @@ def test_of_those_that_are_not_remembered_each_name_counts_its_part(
     assert total(tree).used_bytes == blocks(*everything(tree), more[0]) + blocks(more[1]) // 2
 
 
-def test_very_many_directories_are_not_remembered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_PENDING", 2)
     for outer in range(5):
         for inner in range(3):
@@ -99,7 +99,7 @@ def test_very_many_directories_are_not_remembered_at_once(tmp_path: Path, monkey
     assert len(read) == 3 + 5 * 2 + 5 * 3
 
 
-def test_links_are_not_followed_and_holes_take_no_room(tree: Path) -> None:
+def test_links_are_not_followed_and_holes_do_not_count(tree: Path) -> None:
     (tree / "link").symlink_to("/")
     with (tree / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 30)
@@ -110,7 +110,7 @@ def test_links_are_not_followed_and_holes_take_no_room(tree: Path) -> None:
     assert found.used_bytes == blocks(*everything(tree), tree / "link", tree / "sparse")
 
 
-def test_what_vanishes_is_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vanished_entries_are_omitted(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLICE", 1)
     walking = walk(tree)
     next(walking)
@@ -122,7 +122,7 @@ def test_what_vanishes_is_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("slices", "inodes"), [(1, 2), (2, 3)], ids=["the directory", "one above"])
-def test_a_link_in_the_place_of_a_directory_is_not_followed(
+def test_directory_replaced_by_a_link_is_not_followed(
     tmp_path: Path, slices: int, inodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE", 1)
@@ -139,19 +139,19 @@ def test_a_link_in_the_place_of_a_directory_is_not_followed(
     assert finished(walking).inodes == inodes
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         total(tmp_path / "nothing")
 
 
-def test_a_long_walk_comes_in_slices(tmp_path: Path) -> None:
+def test_long_walk_yields_in_slices(tmp_path: Path) -> None:
     for number in range(600):
         (tmp_path / str(number)).touch()
 
     assert len(list(walk(tmp_path))) == 2
 
 
-def test_the_budget_is_a_share_of_what_passes() -> None:
+def test_budget_is_a_share_of_elapsed_time() -> None:
     now = [0.0]
     budget = Budget(share=0.1, burst=1.0, clock=lambda: now[0])
 
@@ -165,7 +165,7 @@ def test_the_budget_is_a_share_of_what_passes() -> None:
 
 
 def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> ContainerId:
-    """The directory is given before the container is seen: the fake Engine mounts nothing."""
+    """Set the directory before the container is seen, because the fake Engine mounts nothing."""
     container = created(rt, ready_pod(rt, name), name)
     rt.stats_cache.uppers[container] = upper
     start_container(rt, container_id=container)
@@ -179,7 +179,7 @@ def wait_measured(rt: Runtime, container: str) -> LayerUsage:
 
 @pytest.fixture
 def no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No container of a test has a layer but those it gives one."""
+    """Containers of these tests have no layers but those that a test sets."""
     monkeypatch.setattr(module, "upper_directory", lambda _process: Path())
 
 
@@ -199,7 +199,7 @@ def test_layers_are_measured_without_docker(rt: Runtime, tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_layer_does_not_delay_others(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = container_with_layer(rt, tree, "small")
     large = container_with_layer(rt, tree.parent / "large", "large")
     (tree.parent / "large").mkdir()
@@ -223,7 +223,7 @@ def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, m
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runtime, tree: Path) -> None:
+def test_unreadable_layer_does_not_block_others(rt: Runtime, tree: Path) -> None:
     container_with_layer(rt, tree.parent / "missing", "broken")
     container = container_with_layer(rt, tree)
     meter = LayerMeter(rt, interval=0.05)
@@ -235,7 +235,7 @@ def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runt
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> None:
+def test_budget_holds_for_many_small_layers(rt: Runtime, tree: Path) -> None:
     container_with_layer(rt, tree.parent / "missing", "broken")
     containers = [container_with_layer(rt, tree, name) for name in ("one", "two")]
     pauses: list[float] = []
@@ -258,7 +258,7 @@ def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> N
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_an_unexpected_error_ends_no_measuring(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_does_not_stop_the_meter(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
     failed: list[Path] = []
 
@@ -295,7 +295,7 @@ class GivenParts:
         self.noted[name] = total
 
 
-def test_a_part_that_fails_ends_no_measuring_of_parts(rt: Runtime, tree: Path) -> None:
+def test_failing_part_does_not_stop_other_parts(rt: Runtime, tree: Path) -> None:
     parts = GivenParts(Path("/no\0path"), ValueError("unforeseen"), tree)
     meter = LayerMeter(rt, parts=parts, interval=0.05)
     meter.start()
@@ -324,7 +324,7 @@ def test_a_started_container_is_measured_at_once(rt: Runtime, tree: Path) -> Non
 @pytest.mark.parametrize(
     "budget", [Budget(share=1000, burst=1000), Budget(share=1e-9, burst=0)], ids=["walking", "waiting for its budget"]
 )
-def test_a_started_container_is_measured_while_other_walks_go_on(
+def test_started_container_is_measured_during_other_walks(
     rt: Runtime, tree: Path, budget: Budget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks = threading.Event()
@@ -347,7 +347,7 @@ def test_a_started_container_is_measured_while_other_walks_go_on(
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measured(
+def test_constant_container_starts_do_not_starve_layers(
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
@@ -362,15 +362,13 @@ def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measu
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_container_without_a_layer_that_can_be_seen(rt: Runtime) -> None:
+def test_container_without_a_visible_layer_has_no_usage(rt: Runtime) -> None:
     record = rt.view.container(running(rt, ready_pod(rt)))
 
     assert upper_of(rt, record) is None
 
 
-def test_a_layer_that_could_not_be_seen_is_searched_again(
-    rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layer_that_was_not_found_is_searched_again(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = rt.view.container(running(rt, ready_pod(rt)))
     answers = [Path(), tree]
     monkeypatch.setattr(module, "upper_directory", lambda _process: answers.pop(0))
@@ -378,7 +376,7 @@ def test_a_layer_that_could_not_be_seen_is_searched_again(
     assert [upper_of(rt, record) for _ in range(3)] == [None, tree, tree]
 
 
-def test_a_layer_of_an_image_with_very_many_layers(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_of_an_image_with_many_layers_is_found(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker mounts it with paths relative to the directory of its driver."""
     record = rt.view.container(running(rt, ready_pod(rt)))
     monkeypatch.setattr(module, "upper_directory", lambda _process: Path("ab/diff"))
@@ -387,7 +385,7 @@ def test_a_layer_of_an_image_with_very_many_layers(rt: Runtime, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_of_a_driver_that_copies_the_image_what_was_written_counts(
+def test_only_written_data_counts_if_the_driver_copies_the_image(
     rt: Runtime, engine: FakeEngine, tmp_path: Path
 ) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver="vfs", docker_root_dir=str(tmp_path))
@@ -410,7 +408,7 @@ def test_of_a_driver_that_copies_the_image_what_was_written_counts(
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_store_whose_name_is_no_text(rt: Runtime, tmp_path: Path) -> None:
+def test_store_path_may_be_invalid_utf8(rt: Runtime, tmp_path: Path) -> None:
     upper = tmp_path / os.fsdecode(b"docker\xff") / "overlay2/ab/diff"
     upper.mkdir(parents=True)
     container = container_with_layer(rt, upper)
@@ -422,7 +420,7 @@ def test_a_store_whose_name_is_no_text(rt: Runtime, tmp_path: Path) -> None:
         meter.stop()
 
 
-def test_the_file_system_of_a_layer(tree: Path) -> None:
+def test_file_system_of_a_layer_is_described(tree: Path) -> None:
     real = os.statvfs(tree)
 
     found = file_system_of(tree)
@@ -435,9 +433,7 @@ def test_the_file_system_of_a_layer(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
-    rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_disk_blocks_nothing_else(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.uppers[pod.container] = tree
     hangs, answers = threading.Event(), threading.Event()
@@ -463,7 +459,7 @@ def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
 
 
 class OneByOne:
-    """Parts that are given out one after the other, and what was found of each."""
+    """Parts that are handed out in turn, and their measurements."""
 
     def __init__(self, *tops: Path) -> None:
         self._waiting = list(tops)
@@ -477,7 +473,7 @@ class OneByOne:
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_parts_are_measured_beside_the_layers(rt: Runtime, tree: Path) -> None:
+def test_parts_are_measured_between_the_layers(rt: Runtime, tree: Path) -> None:
     container = container_with_layer(rt, tree)
     parts = OneByOne(tree / "deep", tree / "missing", tree)
     meter = LayerMeter(rt, parts=parts, interval=1000)
@@ -497,7 +493,7 @@ def test_parts_are_measured_beside_the_layers(rt: Runtime, tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_part_without_end_delays_no_layer(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_part_does_not_delay_layers(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless = threading.Event()
 
     def walking(top: Path) -> Generator[None, None, Sum]:

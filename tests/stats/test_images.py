@@ -1,4 +1,4 @@
-"""The image store is measured layer by layer, each of them once."""
+"""The image store is measured layer by layer, each layer once."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from tests.stats.walks import total
 
 @pytest.fixture
 def root(engine: FakeEngine, tmp_path: Path) -> Path:
-    """The data root of an Engine with overlay2 that has no layers yet."""
+    """The data root of an Engine with overlay2 and no layers."""
     root = tmp_path / "docker"
     (root / "image/overlay2/layerdb/sha256").mkdir(parents=True)
     engine.engine_info = msgspec.structs.replace(
@@ -49,7 +49,7 @@ def remove_layer(root: Path, chain: str) -> None:
 
 
 def measure(meter: StoreMeter) -> list[str]:
-    """Measure all there is to be measured now, and give the names."""
+    """Measure everything that is due; return the names."""
     names = []
     while (part := meter.next_part()) is not None:
         names.append(part[0])
@@ -63,7 +63,7 @@ def figures(rt: Runtime) -> tuple[int, int, bool]:
     return usage.used_bytes, usage.inodes, usage.is_measured
 
 
-def test_layers_are_added_up(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+def test_image_layers_are_added_up(rt: Runtime, root: Path, meter: StoreMeter) -> None:
     sums = [total(add_layer(root, chain, size=size)) for chain, size in (("a", 100), ("b", 90_000))]
     (root / "overlay2/a-container/diff").mkdir(parents=True)
 
@@ -76,7 +76,7 @@ def test_layers_are_added_up(rt: Runtime, root: Path, meter: StoreMeter) -> None
     assert abs(usage.at - time.time_ns()) < 60 * 10**9
 
 
-def test_what_was_measured_is_not_measured_again(rt: Runtime, root: Path, meter: StoreMeter, clock: Clock) -> None:
+def test_measured_layers_are_not_measured_again(rt: Runtime, root: Path, meter: StoreMeter, clock: Clock) -> None:
     for chain in "abc":
         add_layer(root, chain)
     assert len(measure(meter)) == 3
@@ -93,7 +93,7 @@ def test_what_was_measured_is_not_measured_again(rt: Runtime, root: Path, meter:
     assert figures(rt)[1] == 6
 
 
-def test_an_empty_store_is_measured_without_a_complaint(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+def test_empty_store_is_measured_without_a_warning(rt: Runtime, root: Path, meter: StoreMeter) -> None:
     (root / "image/overlay2/layerdb/sha256").rmdir()
     rt.view.sandboxes()  # its sync is logged too, and over now
     with capture_logs() as logs:
@@ -103,7 +103,7 @@ def test_an_empty_store_is_measured_without_a_complaint(rt: Runtime, root: Path,
     assert figures(rt) == (0, 0, True)
 
 
-def test_until_all_is_measured_the_file_system_is_reported(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+def test_file_system_usage_is_reported_until_all_is_measured(rt: Runtime, root: Path, meter: StoreMeter) -> None:
     for chain in "ab":
         add_layer(root, chain)
     name, top = meter.next_part() or ("", Path())
@@ -116,7 +116,7 @@ def test_until_all_is_measured_the_file_system_is_reported(rt: Runtime, root: Pa
     assert abs(inodes - (real.f_files - real.f_ffree)) < 100_000
 
 
-def test_a_store_of_containerd(rt: Runtime, engine: FakeEngine, meter: StoreMeter, tmp_path: Path) -> None:
+def test_containerd_store_is_measured(rt: Runtime, engine: FakeEngine, meter: StoreMeter, tmp_path: Path) -> None:
     root = tmp_path / "containerd/daemon/io.containerd.snapshotter.v1.overlayfs"
     (root / "snapshots/1/fs").mkdir(parents=True)
     blobs = root.with_name("io.containerd.content.v1.content") / "blobs/sha256"
@@ -137,17 +137,13 @@ def test_a_store_of_containerd(rt: Runtime, engine: FakeEngine, meter: StoreMete
     assert usage.root == root
 
 
-def test_a_store_that_cannot_be_measured_has_the_size_of_its_file_system(
-    rt: Runtime, engine: FakeEngine, meter: StoreMeter
-) -> None:
+def test_unmeasurable_store_reports_its_file_system(rt: Runtime, engine: FakeEngine, meter: StoreMeter) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver="btrfs")
     assert measure(meter) == []
     assert figures(rt)[2] is False
 
 
-def test_a_store_that_is_not_here_is_complained_of_once(
-    rt: Runtime, engine: FakeEngine, meter: StoreMeter, clock: Clock
-) -> None:
+def test_missing_store_is_logged_once(rt: Runtime, engine: FakeEngine, meter: StoreMeter, clock: Clock) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, docker_root_dir="/nowhere/docker")
     with capture_logs() as logs:
         for _ in range(3):
@@ -158,7 +154,9 @@ def test_a_store_that_is_not_here_is_complained_of_once(
     assert rt.stats_cache.images is None
 
 
-def test_docker_is_out_of_reach(rt: Runtime, root: Path, engine: FakeEngine, meter: StoreMeter, clock: Clock) -> None:
+def test_unreachable_docker_leaves_the_store_unmeasured(
+    rt: Runtime, root: Path, engine: FakeEngine, meter: StoreMeter, clock: Clock
+) -> None:
     add_layer(root, "a")
     engine.fail_next("info", Unavailable("docker cannot be reached"))
     assert measure(meter) == []

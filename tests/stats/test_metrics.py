@@ -95,12 +95,12 @@ def by_name(metrics: pb.ContainerMetrics | pb.PodSandboxMetrics) -> dict[str, li
 
 
 def values(metrics: list[pb.Metric]) -> dict[tuple[str, ...], int]:
-    """By the labels behind those of every metric."""
+    """Return the values by the labels that follow the base labels."""
     return {tuple(metric.label_values)[len(BASE_LABELS) :]: metric.value.value for metric in metrics}
 
 
 def read_ahead(rt: Runtime, pod: Pod) -> pb.PodSandboxMetrics:
-    """Read the metrics of a pod as a pass does, at a moment long ago."""
+    """Read the metrics of a pod like a pass does, at a time long ago."""
     metrics = module.pod_metrics(rt, rt.view.sandbox(pod.sandbox))
     for metric in (*metrics.metrics, *(each for found in metrics.container_metrics for each in found.metrics)):
         metric.timestamp = 1
@@ -123,7 +123,7 @@ def pod_with_layer(rt: Runtime, group: Group, upper: Path) -> Pod:
     return pod
 
 
-def test_all_names_with_help_and_labels() -> None:
+def test_descriptors_have_name_help_and_labels() -> None:
     described = list_metric_descriptors()
 
     assert {descriptor.name for descriptor in described} == NAMES
@@ -134,7 +134,7 @@ def test_all_names_with_help_and_labels() -> None:
     assert keys()["container_blkio_device_usage_total"][-4:] == ["device", "major", "minor", "operation"]
 
 
-def test_version_2_has_nearly_all_of_them(rt: Runtime, upper: Path) -> None:
+def test_cgroup_v2_has_nearly_all_metrics(rt: Runtime, upper: Path) -> None:
     pod_with_layer(rt, group_v2(), upper)
 
     [pod] = list_pod_sandbox_metrics(rt)
@@ -171,7 +171,7 @@ def test_every_metric_has_a_value_for_each_of_its_labels(rt: Runtime, group: Gro
     ]
 
 
-def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
+def test_cgroup_v2_values_are_reported(rt: Runtime, upper: Path) -> None:
     pod_with_layer(rt, group_v2(), upper)
 
     [container] = list_pod_sandbox_metrics(rt)[0].container_metrics
@@ -199,10 +199,10 @@ def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
     assert {labels[1:] for labels in found["container_blkio_device_usage_total"]} >= {("8", "0", "Read")}
 
 
-def test_a_device_has_the_name_that_it_has_now(
+def test_device_names_are_read_in_each_pass(
     rt: Runtime, upper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number is another one's as soon as it has gone, and is there before its name."""
+    """A device number is reused after the device is gone, and exists before the device has a name."""
     pod_with_layer(rt, group_v2(), upper)
     devices = tmp_path / "devices"
     devices.mkdir()
@@ -220,7 +220,7 @@ def test_a_device_has_the_name_that_it_has_now(
     assert seen == ["8:0", "/dev/sda", "/dev/sdb"]
 
 
-def test_a_quota_is_reported_where_there_is_one(rt: Runtime, upper: Path) -> None:
+def test_quota_is_reported_only_if_set(rt: Runtime, upper: Path) -> None:
     pod = pod_with_layer(rt, group_v2(), upper)
     rt.engine.update_container(pod.container, body={"CpuQuota": 20_000})
     rt.view.refresh_container(pod.container)
@@ -245,7 +245,7 @@ def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: p
     assert all(len(metric.label_values) == len(keys()[metric.name]) for metric in found.metrics)
 
 
-def test_the_id_is_the_path_of_the_control_group_as_for_cadvisor(rt: Runtime, upper: Path) -> None:
+def test_id_is_the_cgroup_path_as_for_cadvisor(rt: Runtime, upper: Path) -> None:
     pod = pod_with_layer(rt, group_v1(), upper)
     place = rt.cgroups.place(pod.container, pid=rt.view.container(pod.container).state.pid)
     assert place is not None
@@ -257,7 +257,7 @@ def test_the_id_is_the_path_of_the_control_group_as_for_cadvisor(rt: Runtime, up
     assert {metric.label_values[3] for metric in of_container.metrics} == {f"/kubepods/burstable/podu/{pod.container}"}
 
 
-def test_an_image_with_several_names_has_the_one_that_was_asked_for(rt: Runtime, engine: FakeEngine) -> None:
+def test_image_with_several_names_is_shown_by_the_requested_name(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.add_image("a.example/first:1")
     engine.images[-1].tags.append("z.example/asked:1")
     rt.view.images.refresh()
@@ -270,7 +270,7 @@ def test_an_image_with_several_names_has_the_one_that_was_asked_for(rt: Runtime,
     assert {metric.label_values[4] for metric in of_container.metrics} == {"z.example/asked:1"}
 
 
-def test_the_image_of_a_pod_is_the_one_its_pause_was_made_from(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_of_a_pod_is_its_pause_image(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "interfaces_of", lambda _pid: interfaces_from_net_dev(NET_DEV))
     sandbox = ready_pod(rt)
     record = rt.view.sandbox(sandbox)
@@ -283,7 +283,7 @@ def test_the_image_of_a_pod_is_the_one_its_pause_was_made_from(rt: Runtime, monk
     assert labels == {("POD", sandbox, references.canonical(rt.config.pod_infra_container_image), record.name)}
 
 
-def test_an_unknown_limit_of_tasks_is_not_reported_as_none(rt: Runtime, tmp_path: Path) -> None:
+def test_unknown_task_limit_is_not_reported_as_unlimited(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(group_v2().directory, tmp_path / "c1")
     (tmp_path / "c1/pids.current").unlink()
     pod_with_container(rt, group_v2("c1", root=tmp_path))
@@ -293,7 +293,7 @@ def test_an_unknown_limit_of_tasks_is_not_reported_as_none(rt: Runtime, tmp_path
     assert "container_threads_max" not in by_name(container)
 
 
-def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+def test_vanished_container_does_not_affect_others(rt: Runtime, tmp_path: Path) -> None:
     pod_with_container(rt, group_v2(root=tmp_path / "nothing"), name="goes")
     stays = pod_with_container(rt, group_v2(), name="stays")
 
@@ -303,7 +303,7 @@ def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path:
     assert [container.container_id for container in found[stays.sandbox].container_metrics] == [stays.container]
 
 
-def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+def test_list_is_answered_from_the_last_pass(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     ahead = read_ahead(rt, pod)
 
@@ -311,10 +311,10 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_metrics.requested_recently
 
 
-def test_what_was_returned_once_comes_with_current_cpu_time_and_network(
+def test_second_answer_has_current_cpu_time_and_network(
     rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a second later; a client that asks twice would see no progress."""
+    """Half a second later: otherwise a client that asks twice would see no progress."""
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     group = group_v2(root=tmp_path / "v2")
     pod = pod_with_container(rt, group)
@@ -340,7 +340,7 @@ def test_what_was_returned_once_comes_with_current_cpu_time_and_network(
     assert by_name(second)["container_network_receive_bytes_total"][0].timestamp > 1
 
 
-def test_a_container_that_was_started_since_is_reported(rt: Runtime) -> None:
+def test_container_started_since_the_pass_is_reported(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
 
@@ -349,7 +349,7 @@ def test_a_container_that_was_started_since_is_reported(rt: Runtime) -> None:
     assert [each.container_id for each in metrics.container_metrics] == [pod.container]
 
 
-def test_docker_is_not_asked(rt: Runtime, upper: Path) -> None:
+def test_docker_is_not_queried(rt: Runtime, upper: Path) -> None:
     pod_with_layer(rt, group_v1(), upper)
 
     assert len(list_pod_sandbox_metrics(without_docker(rt))[0].container_metrics) == 1

@@ -6,7 +6,7 @@ from tests.cgroup.pieces import in_pieces
 from tests.stats.kernel import NET_DEV
 
 
-def test_counters_by_interface() -> None:
+def test_counters_are_read_by_interface() -> None:
     net1, eth0 = interfaces_from_net_dev(NET_DEV)
 
     assert (net1.name, net1.rx_bytes, net1.tx_bytes) == ("net1", 0, 0)
@@ -23,19 +23,19 @@ def test_counters_by_interface() -> None:
     )
 
 
-def test_a_line_that_was_cut_is_left_out() -> None:
+def test_truncated_line_is_omitted() -> None:
     assert interfaces_from_net_dev(NET_DEV[:-40]) == interfaces_from_net_dev(NET_DEV)[:1]
     assert interfaces_from_net_dev(b"") == []
 
 
-def test_the_namespace_of_a_process() -> None:
+def test_counters_of_a_process_namespace_are_read() -> None:
     found = interfaces_of(os.getpid())
 
     assert found is not None
     assert "lo" not in [interface.name for interface in found]
 
 
-def test_more_interfaces_than_fit_into_one_answer_of_the_kernel(tmp_path: Path) -> None:
+def test_more_interfaces_than_fit_into_a_single_read(tmp_path: Path) -> None:
     line = b"  eth%d: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
     (tmp_path / "7/net").mkdir(parents=True)
     with in_pieces(tmp_path / "7/net/dev", b"".join(line % number for number in range(5000))):
@@ -45,5 +45,5 @@ def test_more_interfaces_than_fit_into_one_answer_of_the_kernel(tmp_path: Path) 
     assert len(found) == 5000
 
 
-def test_a_process_that_has_ended() -> None:
+def test_exited_process_has_no_counters() -> None:
     assert interfaces_of(2**22 + 1) is None

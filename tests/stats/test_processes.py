@@ -10,7 +10,7 @@ from shim.stats import processes as module
 from shim.stats.processes import Processes, processes, soft_limits
 
 
-def test_a_real_process() -> None:
+def test_real_process_is_counted() -> None:
     with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as sleeping:
         try:
             found = processes([sleeping.pid])
@@ -30,7 +30,7 @@ def test_sockets_are_distinguished_from_files() -> None:
     assert (after.descriptors - before.descriptors, after.sockets - before.sockets) == (2, 1)
 
 
-def test_processes_are_added_up_and_those_that_ended_left_out(tmp_path: Path) -> None:
+def test_processes_are_added_up_without_exited_processes(tmp_path: Path) -> None:
     for pid, threads in ((1, 3), (2, 4)):
         (tmp_path / str(pid) / "fd").mkdir(parents=True)
         (tmp_path / str(pid) / "status").write_text(f"Name:\tx\nThreads:\t{threads}\nSigQ:\t0/1\n")
@@ -40,7 +40,7 @@ def test_processes_are_added_up_and_those_that_ended_left_out(tmp_path: Path) ->
     assert processes([1, 2, 3], proc=str(tmp_path)) == Processes(2, 7, 3, 2)
 
 
-def test_of_very_many_descriptors_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checked_descriptors_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DESCRIPTORS", 2)
     (tmp_path / "1/fd").mkdir(parents=True)
     (tmp_path / "1/status").write_text("Name:\tx\nThreads:\t1\n")
@@ -50,7 +50,7 @@ def test_of_very_many_descriptors_not_all_are_read(tmp_path: Path, monkeypatch: 
     assert processes([1], proc=str(tmp_path)) == Processes(1, 1, 5, 2)
 
 
-def test_of_very_many_processes_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checked_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PROCESSES", 2)
     for pid in range(1, 6):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)
@@ -60,21 +60,21 @@ def test_of_very_many_processes_not_all_are_read(tmp_path: Path, monkeypatch: py
     assert processes(range(1, 6), proc=str(tmp_path)) == Processes(5, 9, 2, 2)
 
 
-def test_a_status_that_was_cut(tmp_path: Path) -> None:
+def test_truncated_status_counts_as_a_single_thread(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/status").write_text("Name:\tx\nThreads:")
 
     assert processes([1], proc=str(tmp_path)).threads == 1
 
 
-def test_soft_limits() -> None:
+def test_soft_limits_are_read() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     assert soft_limits(os.getpid()) == {"max_open_files": limit}
     assert soft_limits(2**22 + 1) == {}
 
 
-def test_no_limit_is_no_value(tmp_path: Path) -> None:
+def test_unlimited_is_omitted(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/limits").write_text("Max open files            unlimited            unlimited            files\n")
 

@@ -20,13 +20,13 @@ from tests.stats.placed import pod_with_container
 
 @pytest.fixture
 def rt(rt: Runtime) -> Runtime:
-    """A node with version 1."""
+    """A node with cgroup v1."""
     return replace(rt, cgroups=CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1)))
 
 
 @pytest.fixture
 def container(rt: Runtime) -> ContainerRecord:
-    """One that runs."""
+    """A running container."""
     return rt.view.container(running(rt, ready_pod(rt)))
 
 
@@ -35,7 +35,7 @@ SLOW_MEMORY = 3 * SECOND
 
 
 def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None:
-    """Let this thread wait, so many nanoseconds in each read of CPU time and long for memory."""
+    """Delay each read of CPU time by so many nanoseconds, and each read of memory for long."""
     passed = [START]
     cpu, memory = GroupV2.cpu, GroupV2.memory
 
@@ -53,11 +53,13 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None
 
 
 def in_proc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process has this /proc/<pid>/cgroup."""
+    """Give every process this /proc/<pid>/cgroup."""
     monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text.encode()))
 
 
-def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_a_container_are_read(
+    rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = f"/{POD_V1}/{container.id}"
     in_proc(f"9:pids:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n", monkeypatch)
 
@@ -72,7 +74,7 @@ def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monk
     assert place.path == path
 
 
-def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
+def test_exiting_container_does_not_report_the_machine(
     rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_proc("9:pids:/\n4:memory:/\n2:cpu,cpuacct:/\n0::/\n", monkeypatch)
@@ -81,7 +83,7 @@ def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
     assert container_reading(rt, container) is None
 
 
-def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: Runtime) -> None:
+def test_first_rate_of_a_pod_excludes_earlier_usage_of_its_group(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
 
@@ -92,7 +94,7 @@ def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: R
     assert processor.rate == pytest.approx(SECOND / 5, rel=0.1)
 
 
-def test_cpu_time_is_reported_with_the_moment_it_was_read(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_has_the_timestamp_of_its_read(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     record = rt.view.container(pod_with_container(rt, group_v2()).container)
     quick = SECOND // 10_000
     busy_machine(monkeypatch, held_up=[5 * SECOND, quick])
@@ -104,7 +106,7 @@ def test_cpu_time_is_reported_with_the_moment_it_was_read(rt: Runtime, monkeypat
     assert reading.at == START + 5 * SECOND + quick + SLOW_MEMORY
 
 
-def test_where_every_read_is_held_up_the_quickest_is_reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quickest_read_is_reported_if_all_are_slow(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     record = rt.view.container(pod_with_container(rt, group_v2()).container)
     held_up = [9 * SECOND, 2 * SECOND, 8 * SECOND, 7 * SECOND, 6 * SECOND]
     busy_machine(monkeypatch, held_up=held_up)
@@ -115,7 +117,7 @@ def test_where_every_read_is_held_up_the_quickest_is_reported(rt: Runtime, monke
     assert (reading.processor.at, held_up) == (START + 10 * SECOND, [])
 
 
-def test_later_rates_of_a_pod_are_those_of_its_group(rt: Runtime) -> None:
+def test_later_rates_of_a_pod_come_from_its_group(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.cpu.note(pod.sandbox, Point(time.time_ns() - 5 * SECOND, 9_251_200_000 - 2 * SECOND))
 

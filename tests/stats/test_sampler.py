@@ -49,7 +49,7 @@ def test_cpu_time_of_containers_and_pods_is_noted(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
 
 
-def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
+def test_requested_lists_are_prefetched(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
         cache.touch()
@@ -66,7 +66,7 @@ def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is not None
 
 
-def test_metrics_are_read_less_often(rt: Runtime) -> None:
+def test_metrics_are_prefetched_less_often(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.sandbox_metrics.touch()
 
@@ -75,7 +75,7 @@ def test_metrics_are_read_less_often(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
 
 
-def test_the_files_of_a_container_that_has_ended_are_closed(rt: Runtime, tmp_path: Path) -> None:
+def test_files_of_an_exited_container_are_closed(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     pod = pod_with_container(rt, group_v2(root=tmp_path / "v2"))
     gc.collect()  # groups of other tests
@@ -90,7 +90,7 @@ def test_the_files_of_a_container_that_has_ended_are_closed(rt: Runtime, tmp_pat
     assert open_descriptors() == before
 
 
-def test_what_is_gone_is_forgotten(rt: Runtime) -> None:
+def test_removed_containers_are_forgotten(rt: Runtime) -> None:
     rt.stats_cache.cpu.note("gone", Point(1, 1))
 
     sample(rt, with_metrics=False)
@@ -98,7 +98,7 @@ def test_what_is_gone_is_forgotten(rt: Runtime) -> None:
     assert last_usage(rt, "gone") is None
 
 
-def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+def test_vanishing_group_does_not_affect_others(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     goes = pod_with_container(rt, group_v1(root=tmp_path / "v1"), name="goes")
     stays = pod_with_container(rt, group_v1(), name="stays")
@@ -110,7 +110,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no docker"), RuntimeError("unforeseen")], ids=["expected", "not"])
-def test_a_pass_that_fails_is_not_the_last(rt: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_passes_continue_after_a_failure(rt: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     passed = threading.Semaphore(0)
 
     def failing(_rt: Runtime, *, with_metrics: bool) -> None:
@@ -124,7 +124,7 @@ def test_a_pass_that_fails_is_not_the_last(rt: Runtime, monkeypatch: pytest.Monk
     sampler.stop()
 
 
-def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_passes_include_metrics(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
     monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(with_metrics))
     monkeypatch.setattr(module, "METRICS_INTERVAL", 1000.0)
@@ -136,7 +136,7 @@ def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.Mo
         sampler.stop()
 
 
-def test_what_ran_before_is_sampled_again_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_pass_follows_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[float] = queue.SimpleQueue()
     monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(time.monotonic()))
     sampler = Sampler(rt, interval=1000)
@@ -171,7 +171,7 @@ REQUESTED = pytest.mark.parametrize("requested", [container_stats_at, pod_stats_
 
 @pytest.fixture
 def later(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let seconds pass for the cached answers."""
+    """Advance the clock of the cached answers."""
 
     def pass_seconds(seconds: float) -> None:
         for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
@@ -182,7 +182,7 @@ def later(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Non
 
 
 @REQUESTED
-def test_a_list_that_is_watched_is_renewed_before_the_next_request(
+def test_watched_list_is_renewed_before_the_next_request(
     rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
 ) -> None:
     pod_with_container(rt, group_v2())
@@ -200,7 +200,7 @@ def test_a_list_that_is_watched_is_renewed_before_the_next_request(
 
 
 @REQUESTED
-def test_a_list_that_is_not_watched_is_not_renewed(
+def test_unwatched_list_is_not_renewed(
     rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
 ) -> None:
     pod_with_container(rt, group_v2())
@@ -215,7 +215,7 @@ def test_a_list_that_is_not_watched_is_not_renewed(
     assert requested(rt) > renewed
 
 
-def test_a_request_for_a_list_that_is_watched_wakes_the_sampler(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_for_a_watched_list_wakes_the_sampler(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     done: queue.SimpleQueue[str] = queue.SimpleQueue()
     monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: done.put("sample"))
     monkeypatch.setattr(module, "renew", lambda _rt: done.put("renew"))
@@ -234,7 +234,7 @@ def test_a_request_for_a_list_that_is_watched_wakes_the_sampler(rt: Runtime, mon
         sampler.stop()
 
 
-def test_requests_for_lists_that_are_watched_put_off_no_pass(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_for_watched_lists_do_not_delay_passes(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
     monkeypatch.setattr(module, "_RENEW_SECONDS", 0.001)
     monkeypatch.setattr(module, "renew", lambda rt: rt.stats_cache.watched.set())
@@ -249,7 +249,7 @@ def test_requests_for_lists_that_are_watched_put_off_no_pass(rt: Runtime, monkey
         sampler.stop()
 
 
-def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def begin(rt: Runtime, *, with_metrics: bool) -> None:

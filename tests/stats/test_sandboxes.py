@@ -26,7 +26,7 @@ def listed(rt: Runtime, **wanted: Any) -> list[pb.PodSandboxStats]:
 
 
 @VERSIONS
-def test_the_figures_of_the_pods_own_group(rt: Runtime, group: Group) -> None:
+def test_stats_come_from_the_pods_group(rt: Runtime, group: Group) -> None:
     pod = pod_with_container(rt, group)
     stats = pod_sandbox_stats(rt, sandbox_id=pod.sandbox)
     around = pod_group(group)
@@ -49,7 +49,7 @@ def test_the_figures_of_the_pods_own_group(rt: Runtime, group: Group) -> None:
     assert stats.linux.containers[0].memory.usage_bytes.value > 0
 
 
-def test_without_a_group_of_its_own_the_containers_are_added_up(rt: Runtime) -> None:
+def test_pod_without_a_group_adds_up_its_containers(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2(), cgroup_parent="")
     one = group_v2().memory()
 
@@ -64,13 +64,13 @@ def test_without_a_group_of_its_own_the_containers_are_added_up(rt: Runtime) -> 
     assert not linux.memory.HasField("available_bytes")
 
 
-def test_the_network_of_the_host_is_not_the_pods(rt: Runtime) -> None:
+def test_host_network_is_not_reported_for_a_pod(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
 
     assert not pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.HasField("network")
 
 
-def test_the_network_of_a_pod(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_of_a_pod_is_reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
     monkeypatch.setattr(sandboxes, "interfaces_of", lambda _pid: interfaces_from_net_dev(NET_DEV))
@@ -83,8 +83,8 @@ def test_the_network_of_a_pod(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> N
     assert network.timestamp > 0
 
 
-def test_without_an_interface_there_is_no_network(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a network without a default interface a kubelet reads that one all the same, and crashes."""
+def test_pod_without_an_interface_reports_no_network(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet crashes if it gets a network without a default interface."""
     pod = pod_with_container(rt, group_v1())
     rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
     only_loopback = b"\n".join(NET_DEV.splitlines()[:3])
@@ -93,7 +93,7 @@ def test_without_an_interface_there_is_no_network(rt: Runtime, monkeypatch: pyte
     assert not pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.HasField("network")
 
 
-def test_filters(rt: Runtime) -> None:
+def test_list_filters_pods(rt: Runtime) -> None:
     first = pod_with_container(rt, group_v1(), name="a")
     second = pod_with_container(rt, group_v1(), name="b")
 
@@ -106,14 +106,14 @@ def test_filters(rt: Runtime) -> None:
     assert found(label_selector={"app": "a"}, id=second.sandbox) == []
 
 
-def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
+def test_ambiguous_id_prefix_is_an_error(rt: Runtime) -> None:
     firsts = [ready_pod(rt, str(number))[0] for number in range(17)]  # two begin with the same digit
     first = next(digit for digit in firsts if firsts.count(digit) > 1)
     with pytest.raises(InvalidArgument, match=rf"^filter\.id '{first}' fits "):
         listed(rt, id=first)
 
 
-def test_a_pod_that_is_not_ready(rt: Runtime) -> None:
+def test_stopped_pod_keeps_its_cpu_time(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.cpu.note(pod.sandbox, Point(1, 99))
     stop_pod_sandbox(rt, sandbox_id=pod.sandbox)
@@ -124,12 +124,12 @@ def test_a_pod_that_is_not_ready(rt: Runtime) -> None:
     assert list(linux.containers) == []
 
 
-def test_an_unknown_id(rt: Runtime) -> None:
+def test_unknown_id_is_not_found(rt: Runtime) -> None:
     with pytest.raises(NotFound):
         pod_sandbox_stats(rt, sandbox_id="ffff")
 
 
-def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+def test_vanishing_group_does_not_affect_others(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     stays = pod_with_container(rt, group_v2(), name="stays")
     goes = pod_with_container(rt, group_v1(root=tmp_path / "v1"), name="goes", cgroup_parent="")
@@ -144,7 +144,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     assert not gone.linux.process.HasField("process_count")
 
 
-def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+def test_list_is_answered_from_the_last_pass(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container))
     linux = pb.LinuxPodSandboxStats(cpu=pb.CpuUsage(timestamp=1), containers=[container])
@@ -155,7 +155,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_stats.requested_recently
 
 
-def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt: Runtime) -> None:
+def test_prefetched_stats_are_returned_once_and_then_with_current_cpu_time(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     memory = pb.MemoryUsage(timestamp=2, working_set_bytes=pb.UInt64Value(value=7))
     container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container), memory=memory)
@@ -173,7 +173,7 @@ def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt:
     assert not first.linux.containers[0].HasField("cpu")
 
 
-def test_a_container_that_ended_since_is_not_reported(rt: Runtime, engine: FakeEngine) -> None:
+def test_container_that_exited_since_is_omitted(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
     engine.exit_container(pod.container)
@@ -184,7 +184,7 @@ def test_a_container_that_ended_since_is_not_reported(rt: Runtime, engine: FakeE
     assert list(stats.linux.containers) == []
 
 
-def test_one_pod_is_read_again_with_its_containers(rt: Runtime) -> None:
+def test_stats_of_a_single_pod_are_read_anew(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
 
@@ -195,7 +195,7 @@ def test_one_pod_is_read_again_with_its_containers(rt: Runtime) -> None:
     assert alone.cpu.timestamp > 1
 
 
-def test_docker_is_not_asked(rt: Runtime) -> None:
+def test_docker_is_not_queried(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     alone = without_docker(rt)
 

@@ -1,4 +1,4 @@
-"""Walks of the disk, done at once."""
+"""Walks of the disk, run to their end."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -7,12 +7,12 @@ from shim.stats.disk import Sum, walk
 
 
 def total(top: Path) -> Sum:
-    """What a directory takes."""
+    """Return the usage of a directory."""
     return finished(walk(top))
 
 
 def finished(walking: Generator[None, None, Sum]) -> Sum:
-    """What a walk finds that may have begun."""
+    """Return the result of a walk that may have begun."""
     while True:
         try:
             next(walking)

@@ -4,26 +4,26 @@ from shim.config.model import Config
 from shim.domain.errors import InvalidArgument
 
 MIN_LOG_COPY = 32_000_000
-"""Bytes of output that Docker must keep of a container.
+"""Minimum bytes of a container's output that Docker must keep.
 
-The log process opens each file as soon as Docker has made it, and runs seldom where others want the processors, too. A
-container that floods has been seen to fill 65 MB a second of Docker's files (docs/logs.md).
+The log process opens each file as soon as Docker has created it, but runs rarely when the processors are busy. A
+flooding container has been seen to fill 65 MB a second of Docker's files (docs/logs.md).
 """
 
 LOG_COPY = ("docker_log_max_size", "docker_log_max_file")
-"""Settings that must go together."""
+"""Settings that are checked together."""
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
-"""Docker's, which are powers of ten here."""
+"""Docker's units, which are powers of ten here."""
 
 
 def bytes_from_size(size: str) -> int:
-    """Read a size in Docker's form, such as `16m`."""
+    """Parse a size in Docker's form, such as `16m`."""
     return int(size[:-1]) * _UNITS[size[-1]]
 
 
-def check_together(config: Config) -> None:
-    """Raise InvalidArgument, which names the settings, for values that do not go together."""
+def check_combinations(config: Config) -> None:
+    """Raise InvalidArgument, with the names of the settings, for values that contradict each other."""
     size, count = config.docker_log_max_size, config.docker_log_max_file
     kept = bytes_from_size(size) * count
     if kept < MIN_LOG_COPY:

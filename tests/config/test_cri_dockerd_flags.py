@@ -1,15 +1,15 @@
 import pytest
 
+from shim.config.cri_dockerd_flags import ALIASES, IGNORED, warnings
 from shim.config.fields import fields
-from shim.config.legacy import ALIASES, LEGACY, warnings
 
 
 def test_aliases_lead_to_fields() -> None:
     assert set(ALIASES.values()) <= set(fields())
 
 
-def test_no_flag_is_both_legacy_and_a_setting() -> None:
-    assert not {legacy.flag for legacy in LEGACY} & {field.flag for field in fields().values()}
+def test_no_flag_is_both_ignored_and_a_setting() -> None:
+    assert not {entry.flag for entry in IGNORED} & {field.flag for field in fields().values()}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_no_flag_is_both_legacy_and_a_setting() -> None:
         ("--runtime-cgroups", ""),
     ],
 )
-def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) -> None:
+def test_flag_that_requests_existing_behaviour_gives_no_warning(flag: str, value: str) -> None:
     assert warnings({flag: value}) == []
 
 
@@ -36,7 +36,7 @@ def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) 
         ("--runtime-cgroups", "/system.slice"),
     ],
 )
-def test_what_is_ignored_is_reported_once(flag: str, value: str) -> None:
+def test_ignored_flag_gives_a_single_warning(flag: str, value: str) -> None:
     [word] = warnings({flag: value})
 
     assert word.startswith(f"flag {flag} is ignored: ")

@@ -65,6 +65,14 @@ def is_ours(labels: Mapping[str, str], *, init: bool | None, userns_mode: str, c
     return CREATED_AS not in labels or container_id_file == labels[CREATED_AS]
 
 
+def is_of_committed_image(labels: Mapping[str, str], *, name: str) -> bool:
+    """Return whether a container that is not ours has labels of ours from its image, which `docker commit` made.
+
+    A container of an earlier Docker shim may run such an image too, under a name of its own. No pause container does.
+    """
+    return CREATED_AS in labels and (is_sandbox(labels) or labels[CREATED_AS] == name)
+
+
 def may_be_of_a_pod(labels: Mapping[str, str], *, network_mode: str) -> bool:
     """Whether a container of a list may belong to a pod, of this runtime or of an earlier Docker shim.
 

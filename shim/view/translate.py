@@ -283,8 +283,8 @@ def _identify(
         except ParseError:
             # A broken label must not hide a pod from Stop and Remove: the name still identifies the pod.
             pass
-    elif (settings.labels or {}).get(labels.CREATED_AS) == name:
-        return None  # its image was made by `docker commit` from a container of ours, and has its labels
+    elif labels.is_of_committed_image(settings.labels or {}, name=name):
+        return None
     return _legacy_record(container_id, name=name, settings=settings, host=host, mounts=mounts) or previous
 
 

@@ -281,6 +281,14 @@ def test_a_users_container_of_a_committed_image_in_the_network_of_the_pod_is_of_
     assert translate.record_from_inspect(strange, previous=None) is None
 
 
+@pytest.mark.parametrize("name", ["k8s_POD_web_shop_u_0", "k8s_POD_web_shop_u_1", "debug"])
+def test_a_users_container_of_a_committed_pause_container_is_no_sandbox(recording: Recording, name: str) -> None:
+    """Also with the name of a later attempt, as earlier Docker shims give it."""
+    seen = with_labels(recording.inspect("sandbox"), **{labels.CREATED_AS: "k8s_POD_web_shop_u_0"})
+    strange = msgspec.structs.replace(seen, name=f"/{name}", host_config=HostSettings(network_mode="none", init=False))
+    assert translate.record_from_inspect(strange, previous=None) is None
+
+
 @pytest.mark.parametrize("what", EVERYTHING)
 def test_a_list_agrees_with_an_inspect(recording: Recording, what: str) -> None:
     record = translate.record_from_inspect(recording.inspect(what), previous=None)

@@ -259,10 +259,11 @@ def silent_name_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def untrusting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """A server that has Docker's info read again with each Status, as usually after two minutes without it."""
+    """A server that reads Docker's info again with each Status, as it otherwise does every minute."""
     made = make_node_dirs(node, new_home("untrusting"))
     configure_network(made)
-    patched = "from shim.engine import facts; facts.INFO_TRUSTED = facts.INFO_AGE = 0; "
+    patched = "from shim.engine import facts; facts.INFO_AGE = 0; "
+
     program = (sys.executable, "-c", f"{patched}from shim import cli; raise SystemExit(cli.main())")
     with own_link(BRIDGE), serving(engine, made, program) as served:
         yield served

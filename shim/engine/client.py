@@ -24,10 +24,10 @@ from shim.engine.answers import (
     PathStat,
     PullProgress,
 )
-from shim.engine.bounds import ANSWER, IMAGE, INFO, INSPECT, Rows, Whole
+from shim.engine.bounds import IMAGE, INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
-from shim.engine.decode import ListReader, decoded, read
+from shim.engine.decode import decoded, read
 from shim.engine.failures import Refused, docker_call, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijack
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
@@ -62,7 +62,6 @@ class DockerEngine:
         self._timeout = request_timeout or None
         self._pool = Pool(path)
         self._session = DockerSession(self._pool, timeout=self._timeout)
-        self._listed_images = ListReader(ImageSummary, what="image")
         self._daemon_pid = 0
         """The last known pid."""
 
@@ -83,11 +82,6 @@ class DockerEngine:
         """Implement `Engine.ping`."""
         with self._docker_call("ping Docker"):
             self._session.ping()
-
-    def check_components(self) -> None:
-        """Implement `Engine.check_components`."""
-        with self._docker_call("ask Docker for the versions of its components"):
-            self._get("/version", _Versions, into=Whole(ANSWER))
 
     def info(self) -> EngineInfo:
         """Implement `Engine.info`."""
@@ -222,7 +216,7 @@ class DockerEngine:
     def list_images(self) -> list[ImageSummary]:
         """Implement `Engine.list_images`."""
         with self._docker_call("list images"):
-            return self._listed_images.read(self._get("/images/json", list[Any], into=Rows()))
+            return self._get("/images/json", list[ImageSummary], into=Rows())
 
     def inspect_image(self, reference: str) -> ImageInspect:
         """Implement `Engine.inspect_image`."""
@@ -268,10 +262,6 @@ class DockerEngine:
     def _post(self, path: str, body: JsonObject) -> Any:
         """Post a body for which the SDK has no parameters."""
         return self._session.request("POST", path, data=msgspec.json.encode(body), timeout=self._timeout).json()
-
-
-class _Versions(msgspec.Struct):
-    """Decoding checks the answer, of which no field is used."""
 
 
 class _Created(msgspec.Struct, rename="pascal"):

@@ -1,13 +1,10 @@
 """Converts the Engine's JSON into the shapes of `shim.engine.answers`."""
 
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import structlog
 
 T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
 
 
 def read(answer: Any, shape: type[T]) -> T:
@@ -32,42 +29,3 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     return value
-
-
-class ListReader(Generic[T]):
-    """Converts lists and leaves out unreadable entries. Thread-safe."""
-
-    def __init__(self, shape: type[T], *, what: str) -> None:
-        """Create a reader of lists of `shape`; `what` names the kind of an entry in the log."""
-        self._shape = shape
-        self._what = what
-        self._logged: set[str] = set()
-
-    def read(self, answer: Any) -> list[T]:
-        """Convert the entries; leave out unreadable entries, and log each once until it changes.
-
-        Raise msgspec.ValidationError if `answer` is not a list.
-        """
-        try:
-            found = read(answer, list[self._shape])  # type: ignore[name-defined] # a shape is only known at run time
-        except msgspec.ValidationError:
-            return self._readable(msgspec.convert(answer, list[Any]))
-        self._logged = set()
-        return found
-
-    def _readable(self, entries: list[Any]) -> list[T]:
-        found, problems = [], set()
-        for entry in entries:
-            try:
-                found.append(read(entry, self._shape))
-            except msgspec.ValidationError as error:
-                problems.add(f"{_name(entry)}: {error}")
-        for problem in sorted(problems - self._logged):
-            log.warning("skipped unreadable entry of a list from Docker", kind=self._what, error=problem)
-        self._logged = problems
-        return found
-
-
-def _name(entry: Any) -> str:
-    name = entry.get("Id") if isinstance(entry, dict) else None
-    return str(name or "without an id")

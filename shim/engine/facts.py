@@ -1,6 +1,5 @@
 """Cached facts about the Engine, and its health check."""
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +12,10 @@ from shim.base import deadline
 from shim.base.background import Background
 from shim.base.proc import value_of
 from shim.config.model import RestrictOomScoreAdj
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
+from shim.engine.failures import answered_within
 from shim.engine.interface import Engine
-from shim.engine.timeouts import answered_within
 
 log = structlog.get_logger(__name__)
 
@@ -27,28 +26,20 @@ Docker answers a ping from memory without a lock, within milliseconds even on a 
 its process is not running. Once it runs again, the next Status reports it as ready; the kubelet asks for the status
 every 5 s, and evicts no pod for one failure.
 """
-PROMPT_SECONDS = 0.02
-"""How long Status waits for a ping if Docker has answered another call within RECENT_SECONDS.
-
-A dockerd that stops hundreds of containers at once may take a second for a ping without being hung.
-"""
 RECENT_SECONDS = 2.0
-"""Docker counts as responsive for this long after its last answer. This is less than half of the kubelet's 5 s between
-two Status calls, so that the next Status at the latest reports a hung Docker."""
-KEPT_SECONDS = 1.0
-"""How long Version waits for Docker if it can return an earlier answer."""
+"""Status does not ping a Docker that has answered another call within this time: a dockerd that stops hundreds of
+containers at once may take a second for a ping. This is less than half of the kubelet's 5 s between two Status calls,
+so that the next Status at the latest reports a hung Docker."""
+
+FALLBACK_SECONDS = 1.0
+"""How long to wait for Docker's `info` if an earlier description can serve instead."""
 INFO_SECONDS = 30.0
 """Bound on reading Docker's `info`, which takes locks of containers and is slow while Docker starts many of them."""
 INFO_AGE = 60.0
 """Seconds after which Status refreshes the `info` in the background."""
-INFO_TRUSTED = 120.0
-"""Seconds after which an Engine that answers pings but no `info` must answer a call to its components."""
-CURRENT_SECONDS = 1.0
-"""How long to wait for a refreshed description if an earlier description or another check can serve instead."""
 
 PING = "ping Docker"
 _READ = "read Docker's info"
-_COMPONENTS = "ask Docker for the versions of its components"
 
 CAP_SYS_RESOURCE = 24
 """Bit of the capability to lower an OOM score (capabilities(7))."""
@@ -102,7 +93,6 @@ class EngineFacts:
         self._oom_floor: int | None = None
         self._pings: Background[None] = Background(self._ping, name="docker-ping")
         self._info_reads: Background[EngineInfo] = Background(self._read, name="docker-info")
-        self._checks: Background[None] = Background(self._check_components, name="docker-version")
 
     def info(self, *, max_age: float | None = None) -> EngineInfo:
         """Return the Engine's description, at most `max_age` seconds old; None accepts any age.
@@ -117,25 +107,23 @@ class EngineFacts:
     def check_answers(self) -> None:
         """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share a ping.
 
-        Raise a ShimError that names the unanswered or refused call.
+        Raise a ShimError that names the unanswered or refused call. An `info` that hangs is no error once it has been
+        read: Engine 20.10 blocks it for 15 to 25 s while a pull cannot resolve the name of a registry.
         """
         end = time.monotonic() + ANSWER_SECONDS
-        if not self._answers_promptly():
+        if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
             with answered_within(ANSWER_SECONDS, what=PING):
                 self._pings.join(what=PING)
-        age = self._age()
         if self._info is None:
             with answered_within(end - time.monotonic(), what=_READ):
                 self._info_reads.join(what=_READ)
-        elif age > INFO_TRUSTED:
-            self._check_works(end)
-        elif age > INFO_AGE or self._is_outdated:
+        elif self._is_outdated or self._age() > INFO_AGE:
             self._info_reads.begin()
 
     def refresh(self) -> None:
         """Start to read the description again, since the Engine may be another daemon from now on.
 
-        Calls that need the description wait CURRENT_SECONDS for it, and then use the earlier description.
+        Calls that need the description wait FALLBACK_SECONDS for it, and then use the earlier description.
         """
         with self._lock:
             self._daemon += 1
@@ -150,93 +138,43 @@ class EngineFacts:
 
         Raise Unavailable if it has never answered.
         """
-        if (info := self._current()) is not None:
-            return info.server_version
-        kept = self._kept.server_version if self._kept else ""
-        return self._fact("version", lambda info: info.server_version, kept=kept)
+        return self._fact("version", lambda known: known.server_version)
 
     def cgroup_driver(self) -> str:
         """Return the Engine's cgroup driver, as `server_version` does."""
-        if (info := self._current()) is not None:
-            return info.cgroup_driver
-        kept = self._kept.cgroup_driver if self._kept else ""
-        return self._fact("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
-
-    def _answers_promptly(self) -> bool:
-        """Return whether Docker has answered another call recently; if so, first ping it for up to PROMPT_SECONDS.
-
-        Raise the error of a refused ping.
-        """
-        if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
-            return False
-        try:
-            with answered_within(PROMPT_SECONDS, what=PING):
-                self._pings.join(what=PING)
-        except DeadlineExceeded:
-            deadline.current().check(PING)
-        return True
+        return self._fact("cgroup driver", lambda known: known.cgroup_driver)
 
     @property
     def _is_outdated(self) -> bool:
         return self._described != self._daemon
 
-    def _current(self) -> EngineInfo | None:
-        """Return the description of the current daemon, or of an earlier daemon if the current one does not answer."""
-        if self._info is not None and self._is_outdated:
-            self._refresh_within(CURRENT_SECONDS)
-        return self._info
-
-    def _refresh_within(self, seconds: float) -> bool:
-        """Read the description again; return whether it was read within `seconds`."""
+    def _fact(self, what: str, choose: Callable[[EngineInfo | Kept], str]) -> str:
+        """Return a part of the current daemon's description, or of the last known description after a shorter wait."""
+        if self._info is not None and not self._is_outdated:
+            return choose(self._info)
+        known = self._info or self._kept
+        fallback = choose(known) if known is not None else ""
         try:
-            with answered_within(seconds, what=_READ):
-                self._info_reads.join(what=_READ)
-        except ShimError as error:
-            deadline.current().check(_READ)
-            log.debug("cannot read Docker's info", error=str(error))
-            return False
-        return True
-
-    def _check_works(self, end: float) -> None:
-        """Check that the Engine answers `info` or a call to its components before `end`, by the monotonic clock.
-
-        Engine 20.10 blocks `info` while a pull or login resolves the name of a registry, for 15 to 25 s if the name
-        cannot be resolved. A series of such pulls must not make the node not ready.
-        """
-        if self._refresh_within(min(CURRENT_SECONDS, end - time.monotonic())):
-            return
-        with answered_within(end - time.monotonic(), what=_COMPONENTS):
-            self._checks.join(what=_COMPONENTS)
-        log.debug("Docker's info is overdue, but its components answer", seconds=round(self._age()))
-
-    def _fact(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
-        """Return a part of the description, or `kept` after a shorter wait."""
-        try:
-            with answered_within(KEPT_SECONDS if kept else ANSWER_SECONDS, what=_READ):
+            with answered_within(FALLBACK_SECONDS if fallback else ANSWER_SECONDS, what=_READ):
                 return choose(self._info_reads.join(what=_READ))
         except FailedPrecondition:
             raise
         except ShimError as error:
             deadline.current().check(_READ)
-            if kept:
-                log.debug("using last known fact about Docker", what=what, kept=kept, error=str(error))
-                return kept
+            if fallback:
+                log.debug("using last known fact about Docker", what=what, kept=fallback, error=str(error))
+                return fallback
             raise Unavailable(
                 f"Docker's {what} is unknown, and Docker has never answered this server: {error}; "
                 "start Docker (systemctl start docker), or see journalctl --unit docker"
             ) from error
 
     def _age(self) -> float:
-        """Return the age of the description in seconds, infinite without a description."""
-        return math.inf if self._info is None else time.monotonic() - self._read_at
+        return time.monotonic() - self._read_at
 
     def _ping(self) -> None:
         with answered_within(ANSWER_SECONDS, what=PING):
             self._engine.ping()
-
-    def _check_components(self) -> None:
-        with answered_within(ANSWER_SECONDS, what=_COMPONENTS):
-            self._engine.check_components()
 
     def _read(self) -> EngineInfo:
         asked_at, daemon = time.monotonic(), self._daemon
@@ -266,7 +204,7 @@ class EngineFacts:
     @property
     def systemd_cgroups(self) -> bool:
         """Whether Docker places containers in systemd slices."""
-        return (self._current() or self.info()).cgroup_driver == "systemd"
+        return self.cgroup_driver() == "systemd"
 
     def possible_oom_score_adj(self, wanted: int) -> int:
         """Return `wanted`, or the lowest score that Docker can set if this is higher (setting restrict_oom_score_adj).

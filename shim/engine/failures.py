@@ -45,6 +45,11 @@ NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors of decoding bytes that are not JSON, have another shape, or are nested too deeply."""
 
 
+ADVICE = (
+    "Docker hangs or is overloaded: see journalctl --unit docker, and systemctl restart docker if it does not recover"
+)
+
+
 class Refused(Exception):
     """The Engine answered with an error status. `message` is its text."""
 
@@ -82,6 +87,23 @@ def docker_call(
         raise ShimError(f"{what}: Docker's answer cannot be read: {cause}") from cause
     except NullResource as cause:
         raise InvalidArgument(f"{what}: the id is empty") from cause
+
+
+@contextmanager
+def answered_within(seconds: float, *, what: str) -> Iterator[None]:
+    """Bound the calls to Docker in the block to `seconds`.
+
+    Raise DeadlineExceeded, which names `what` and says that Docker did not answer. If the outer scope ends first, raise
+    its error.
+    """
+    outer = deadline.current()
+    try:
+        with deadline.bound(seconds):
+            yield
+    except DeadlineExceeded as cause:
+        outer.check(what)
+        shown = round(max(seconds, 0.0), 1 if seconds >= 1 else 2)
+        raise DeadlineExceeded(f"{what}: Docker did not answer within {shown:g} s; {ADVICE}") from cause
 
 
 class _Body(msgspec.Struct):

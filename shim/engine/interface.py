@@ -95,15 +95,11 @@ class Engine(Protocol):
 
     @property
     def answered_at(self) -> float:
-        """When the Engine last answered any call completely, by the monotonic clock; -inf before the first answer."""
+        """When the Engine last answered a call completely, by the monotonic clock; -inf without a connection to it."""
         ...
 
     def ping(self) -> None:
         """Return when the Engine answers."""
-        ...
-
-    def check_components(self) -> None:
-        """Check that the Engine can read the versions of containerd and runc, which needs no lock."""
         ...
 
     def info(self) -> EngineInfo:

@@ -48,7 +48,7 @@ class Pool:
     def __init__(self, path: str) -> None:
         self.path = path
         self.answered_at = -math.inf
-        """When the last response was read completely, by the monotonic clock."""
+        """When the last response was read completely, by the monotonic clock; -inf after a lost connection."""
         self._lock = threading.Lock()
         self._idle: list[DockerConnection] = []
         self._open = 0
@@ -75,8 +75,13 @@ class Pool:
         return self._take_idle() or self._connect(scope=scope, outer=outer)
 
     def _connect(self, *, scope: Scope, outer: Scope) -> DockerConnection:
-        with outer.on_cancel(scope.cancel):
-            connection = connect(self.path, scope=scope)
+        try:
+            with outer.on_cancel(scope.cancel):
+                connection = connect(self.path, scope=scope)
+        except ConnectionLost:
+            if not outer.cancelled:
+                self.forget()
+            raise
         with self._lock:
             self._open += 1
             # Without another open connection, a daemon of another version may have replaced the last.
@@ -119,6 +124,7 @@ class Pool:
     def forget(self) -> None:
         """Forget the negotiated version and close idle connections, since the daemon has restarted or gone."""
         with self._lock:
+            self.answered_at = -math.inf
             self._version = None
             idle, self._idle = self._idle, []
         for connection in idle:

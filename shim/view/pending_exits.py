@@ -51,22 +51,30 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
     )
 
 
-def visible_record(record: Record | None, logs: Drains, *, before: Record | None = None) -> Record | None:
-    """Return the visible record of a container, and have its log followed while it runs and drained once it has exited.
+def follow_log(record: Record | None, logs: Drains) -> bool:
+    """Have the log of a container followed while it is running, and drained once it has exited.
+
+    Return whether the exit may be published: False while the log of an exited container is not drained.
+    """
+    if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
+        return True
+    if record.state.running:
+        logs.follow(log_of(record))
+    if record.state.phase != pb.CONTAINER_EXITED:
+        return True
+    return logs.drained(log_of(record), run=record.state.started_at) or record.state.reason == START_ERROR
+
+
+def visible_record(record: Record | None, *, drained: bool, before: Record | None = None) -> Record | None:
+    """Return the record of a container as clients may see it; `drained` is the result of `follow_log`. Pure.
 
     A container that has exited stays visible as RUNNING until its log is drained. An exit that is visible already stays
     visible (`before` is the visible record): otherwise the container would seem to have been started again. For the
     same reason an UNKNOWN container stays UNKNOWN until its exit is published.
     """
-    if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
+    if drained or not isinstance(record, ContainerRecord) or _is_same_exit(before, record):
         return record
-    if record.state.running:
-        logs.follow(log_of(record))
-    elif record.state.phase == pb.CONTAINER_EXITED:
-        drained = logs.drained(log_of(record), run=record.state.started_at)
-        if not drained and record.state.reason != START_ERROR and not _is_same_exit(before, record):
-            return before if _is_unknown(before) else replace(record, state=_as_running(record.state))
-    return record
+    return before if _is_unknown(before) else replace(record, state=_as_running(record.state))
 
 
 def _is_same_exit(before: Record | None, record: ContainerRecord) -> bool:

@@ -10,7 +10,7 @@ import structlog
 from shim.base import deadline
 from shim.domain import references
 from shim.domain.errors import Cancelled, InvalidArgument, ShimError, Unavailable
-from shim.engine.timeouts import answered_within
+from shim.engine.failures import answered_within
 from shim.view.image_pace import ImagePace
 from shim.view.image_view import IMAGES
 from shim.view.inspector import Fallback

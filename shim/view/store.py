@@ -1,7 +1,8 @@
 """Stores the records of the view, the pending exits, and how new each record is.
 
-All records enter through `put_locked`: it stores the latest record, `visible_record` decides what clients may see of
-it, and `_show_locked` makes that visible and reports the change. All methods are called under the lock of the view.
+All records enter through `put_locked`: `follow_log` has the container's log followed or drained, `visible_record`
+decides what clients may see, and `_show_locked` makes that visible and reports the change. All methods are called under
+the lock of the view.
 """
 
 import threading
@@ -10,7 +11,7 @@ from types import MappingProxyType
 
 from shim.logs.interface import Drains
 from shim.view.in_flight_reads import InFlightReads, Moment
-from shim.view.pending_exits import visible_record
+from shim.view.pending_exits import follow_log, visible_record
 from shim.view.records import ContainerRecord, Record
 
 OnChange = Callable[[Record | None, Record | None], None]
@@ -78,7 +79,8 @@ class RecordStore:
         """
         self._reads.supersede(container_id)
         self._note_inspect_locked(container_id, None if record is None else inspected)
-        visible = visible_record(record, self._logs, before=self._visible.get(container_id))
+        drained = follow_log(record, self._logs)
+        visible = visible_record(record, drained=drained, before=self._visible.get(container_id))
         if record is not None and visible is not record:
             self._pending_exits[container_id] = record
         elif record is None:

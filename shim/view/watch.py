@@ -22,8 +22,8 @@ from shim.base.gather import gather
 from shim.domain.errors import DeadlineExceeded, ShimError
 from shim.domain.labels import TYPE
 from shim.engine.answers import ContainerSummary, Event
+from shim.engine.failures import answered_within
 from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, Engine
-from shim.engine.timeouts import answered_within
 from shim.view.node_view import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record

@@ -19,7 +19,7 @@ from tests.fakes.engine_state import NEVER
 
 def test_the_engine_answers(subject: Subject) -> None:
     subject.engine.ping()
-    subject.engine.check_components()
+
     info = subject.engine.info()
 
     assert (1, 41) <= subject.engine.api_version <= (1, 51)

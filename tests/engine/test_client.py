@@ -40,7 +40,6 @@ def test_only_a_unix_socket_with_an_absolute_path_is_accepted(endpoint: str) -> 
 
 CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
     "ping": (lambda e: e.ping(), f"GET {V}/_ping", b"OK"),
-    "components": (lambda e: e.check_components(), f"GET {V}/version", {"Components": [{"Name": "Engine"}]}),
     "info": (lambda e: e.info(), f"GET {V}/info", {}),
     "create": (
         lambda e: e.create_container(name="n", body={"Image": "i"}),

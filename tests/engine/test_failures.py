@@ -29,6 +29,7 @@ from shim.engine.errors import (
 from shim.engine.failures import (
     MAX_MESSAGE,
     Refused,
+    answered_within,
     docker_call,
     error_from_create_refusal,
     error_from_pull_failure,
@@ -36,6 +37,7 @@ from shim.engine.failures import (
     error_from_start_refusal,
     refusal_message,
 )
+from tests.fakes.engine import FakeEngine
 
 ID = "0123456789ab" * 5 + "cdef"
 HOLDER = "fedcba987654" * 5 + "3210"
@@ -303,3 +305,29 @@ def test_a_connection_lost_to_a_cancellation_is_cancelled(failure: Exception) ->
 def test_no_call_is_made_in_an_ended_scope() -> None:
     with deadline.bound(0), pytest.raises(DeadlineExceeded), docker_call("do it"):
         pytest.fail("it was asked")
+
+
+def test_a_call_without_an_answer_is_named(engine: FakeEngine) -> None:
+    with (
+        engine.held("ping"),
+        pytest.raises(DeadlineExceeded, match=r"ping Docker: Docker did not answer within 0\.01 s"),
+        answered_within(0.01, what="ping Docker"),
+    ):
+        engine.ping()
+
+
+def test_a_deadline_of_the_client_does_not_blame_docker(engine: FakeEngine) -> None:
+    with (
+        engine.held("ping"),
+        deadline.bound(0.01),
+        pytest.raises(DeadlineExceeded, match="ping Docker: the deadline of the request has passed"),
+        answered_within(30, what="ping Docker"),
+    ):
+        engine.ping()
+
+
+def test_a_client_that_leaves_ends_the_call(engine: FakeEngine) -> None:
+    scope = deadline.Scope()
+    scope.cancel()
+    with deadline.entered(scope), pytest.raises(Cancelled), answered_within(30, what="ping Docker"):
+        engine.ping()

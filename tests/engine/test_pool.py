@@ -1,5 +1,6 @@
 """Connections and versions, over scripted bytes."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -127,6 +128,16 @@ def test_the_version_is_negotiated_again_without_open_connections(
     adapter.ping()
 
     assert adapter.api_version == (1, 41)
+
+
+def test_answered_at_is_reset_when_the_daemon_is_lost(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK"), CLOSE)
+    adapter.ping()
+    assert adapter.answered_at > -math.inf
+    server.stop()
+    with pytest.raises(Unavailable):
+        adapter.ping()
+    assert adapter.answered_at == -math.inf
 
 
 def test_a_further_connection_does_not_negotiate(adapter: DockerEngine, server: ScriptedServer) -> None:

@@ -89,10 +89,6 @@ class FakeEngine(FakeImages):
         with self._entered("ping"):
             return
 
-    def check_components(self) -> None:
-        with self._entered("check_components"):
-            return
-
     def info(self) -> EngineInfo:
         with self._entered("info"):
             return self.engine_info

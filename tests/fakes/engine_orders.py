@@ -93,6 +93,7 @@ class Orders:
         with self._changed:
             self._connected = False
             self._connection += 1
+            self.answered_at = -math.inf
             self._changed.notify_all()
 
     def reconnect(self) -> None:

@@ -11,11 +11,11 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import HostSettings
-from shim.logs.interface import ContainerLog
+from shim.logs.interface import ContainerLog, Drains
 from shim.view.changes import DELETED, STARTED, STOPPED
 from shim.view.node_view import NodeView
-from shim.view.pending_exits import NoLogs, log_of, visible_record
-from shim.view.records import ContainerRecord
+from shim.view.pending_exits import NoLogs, follow_log, log_of, visible_record
+from shim.view.records import ContainerRecord, Record
 from shim.view.translate import from_list_only
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
@@ -56,9 +56,13 @@ def logged(**changes: object) -> ContainerRecord:
 # Visible records
 
 
+def shown(record: ContainerRecord, logs: Drains) -> Record | None:
+    return visible_record(record, drained=follow_log(record, logs))
+
+
 def test_a_running_container_is_followed(logs: FakeLogs) -> None:
     record = logged(state=container_state(pb.CONTAINER_RUNNING, started=5))
-    assert visible_record(record, logs) is record
+    assert shown(record, logs) is record
     assert logs.followed == {
         "c1": ContainerLog(id="c1", docker="/docker/c-json.log", cri="/pod/0.log", created_at=record.state.created_at)
     }
@@ -66,13 +70,13 @@ def test_a_running_container_is_followed(logs: FakeLogs) -> None:
 
 def test_a_container_is_visible_as_running_until_its_log_is_drained(logs: FakeLogs) -> None:
     logs.holding = True
-    shown = visible_record(logged(), logs)
-    assert isinstance(shown, ContainerRecord)
-    assert shown.state.running
-    now = shown.state
+    visible = shown(logged(), logs)
+    assert isinstance(visible, ContainerRecord)
+    assert visible.state.running
+    now = visible.state
     assert (now.exit_code, now.reason, now.message, now.finished_at, now.started_at, now.pid) == (0, "", "", 0, 5, 0)
     logs.release("c1")
-    assert visible_record(logged(), logs) == logged()
+    assert shown(logged(), logs) == logged()
 
 
 @pytest.mark.parametrize(
@@ -88,11 +92,11 @@ def test_a_container_is_visible_as_running_until_its_log_is_drained(logs: FakeLo
 def test_an_exit_without_a_log_to_wait_for_is_visible(logs: FakeLogs, changes: dict[str, object]) -> None:
     logs.holding = True
     record = logged(**changes)
-    assert visible_record(record, logs) is record
+    assert shown(record, logs) is record
 
 
 def test_without_logs_every_exit_is_visible() -> None:
-    assert visible_record(logged(), NoLogs()) == logged()
+    assert shown(logged(), NoLogs()) == logged()
 
 
 def test_log_of_takes_a_path_that_the_record_lacks() -> None:

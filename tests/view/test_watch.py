@@ -321,7 +321,7 @@ def test_a_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> 
         wait_until(lambda: not is_out_of_reach(view))
         engine.disconnect()
         wait_until(lambda: is_out_of_reach(view))
-        with pytest.raises(Unavailable, match="(?i)docker"):
+        with pytest.raises(Unavailable, match=r"(?i)docker"):
             view.containers()
         engine.exit_container(sandbox_id)
         del engine.containers[container_id]

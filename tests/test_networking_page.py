@@ -17,8 +17,11 @@ REASONS = {
 
 def test_every_example_family_and_filter_has_a_row() -> None:
     names = [f"`{name}`" for name in example_names()]
+    found = [
+        key for name, families, kinds, *_ in ROWS for key in product([name], families.split(", "), kinds.split(", "))
+    ]
 
-    assert [row[:3] for row in ROWS] == [list(key) for key in product(names, ("IPv4", "IPv6"), FILTERS)]
+    assert sorted(found) == sorted(product(names, ("IPv4", "IPv6"), FILTERS))
 
 
 def test_every_connection_was_seen_with_both_engines_or_is_impossible() -> None:
@@ -35,9 +38,26 @@ def test_a_connection_that_is_missing_with_one_of_the_plugins_is_not_in_the_tabl
         ("10-bridge.conflist", 4, way, setting): why for setting, why in zip(settings, ("", "timed out"), strict=True)
     }
 
-    row = next(line for line in table_of(seen).splitlines() if "IPv4 | iptables-nft" in line)
+    row = next(line for line in table_of(seen).splitlines() if "10-bridge" in line)
 
     assert row.split("|")[4].strip() == "no"
+
+
+def test_rows_of_equal_cells_are_one_row() -> None:
+    seen = {
+        ("10-bridge.conflist", family, way, Setting(docker="28.5.2", filter=kind, plugins="1.9.1")): (
+            "timed out" if (family, kind) == (6, "nftables") else ""
+        )
+        for family, way, kind in product((4, 6), DIRECTIONS, FILTERS)
+    }
+
+    rows = [line.split("|")[2:5] for line in table_of(seen).splitlines() if "10-bridge" in line]
+
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["IPv4", "iptables-legacy, iptables-nft, nftables", "28.5.2"],
+        ["IPv6", "iptables-legacy, iptables-nft", "28.5.2"],
+        ["IPv6", "nftables", "no"],
+    ]
 
 
 def test_a_new_table_takes_the_place_of_the_old_one() -> None:

@@ -9,6 +9,7 @@ from integration.networking.directions import DIRECTIONS
 PAGE = Path(__file__).parents[2] / "docs/networking.md"
 BEGIN, END = "<!-- table: make networking -->\n", "<!-- end of the table -->\n"
 
+FAMILIES = (4, 6)
 FILTERS = ("iptables-legacy", "iptables-nft", "nftables")
 
 IMPOSSIBLE = {"60-ipvlan.conflist": "impossible here: the kernel of the tests has no ipvlan"}
@@ -56,16 +57,22 @@ def table_of(seen: Seen) -> str:
     notes = _notes(names)
     tried = f"Docker {_join(s.docker for s in settings)}; CNI plugins {_join(s.plugins for s in settings)}."
     lines = [
-        f"{tried} A cell names the releases of Docker with which there is a connection.",
+        f"{tried} A cell names the releases of Docker on which the connection works.",
         "",
         f"| example | family | filter | {' | '.join(DIRECTIONS)} |",
         f"| --- | --- | --- |{' --- |' * len(DIRECTIONS)}",
     ]
     for name in names:
-        for family in (4, 6):
-            for kind in FILTERS:
-                cells = [_cell(seen, name=name, family=family, way=way, kind=kind, notes=notes) for way in DIRECTIONS]
-                lines.append(f"| `{name}` | IPv{family} | {kind} | {' | '.join(cells)} |")
+        cells_of = {
+            (family, kind): tuple(
+                _cell(seen, name=name, family=family, way=way, kind=kind, notes=notes) for way in DIRECTIONS
+            )
+            for family in FAMILIES
+            for kind in FILTERS
+        }
+        for cells, families, kinds in _merged(cells_of):
+            where = f"{', '.join(f'IPv{family}' for family in families)} | {', '.join(kinds)}"
+            lines.append(f"| `{name}` | {where} | {' | '.join(cells)} |")
     lines += ["", *(f"- {mark}: {reason}" for reason, mark in notes.items()), ""]
     return "\n".join(lines)
 
@@ -80,6 +87,22 @@ def replace_table(page: str, table: str) -> str:
 def reason_without(name: str, way: str) -> str:
     """Return why an example has no connections of a direction, empty where it has."""
     return IMPOSSIBLE.get(name) or WITHOUT.get(name, {}).get(way, "")
+
+
+def _merged(
+    cells_of: dict[tuple[int, str], tuple[str, ...]],
+) -> Iterator[tuple[tuple[str, ...], list[int], list[str]]]:
+    """Yield rows of equal cells with their families and filters; families with the same filters share a row."""
+    for cells in dict.fromkeys(cells_of.values()):
+        kinds = {
+            family: [kind for kind in FILTERS if cells_of[family, kind] == cells]
+            for family in FAMILIES
+            if cells in {cells_of[family, kind] for kind in FILTERS}
+        }
+        if len({*map(tuple, kinds.values())}) == 1:
+            yield cells, list(kinds), next(iter(kinds.values()))
+        else:
+            yield from ((cells, [family], of) for family, of in kinds.items())
 
 
 def _notes(names: list[str]) -> dict[str, str]:

@@ -22,8 +22,8 @@ TESTS = dict(
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
 BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
-CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
-"""File without suffix, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
+CONSTANT = re.compile(r"`([\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
+"""File below shim/ without suffix, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
 
 NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
 """Names of constants that bound what peers send."""
@@ -64,7 +64,7 @@ def rows() -> list[tuple[str, str, str]]:
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and (constant := CONSTANT.search(cells[-1])):
-            found.append((constant[1], constant[2], cells[2]))
+            found.append((f"shim/{constant[1]}", constant[2], cells[2]))
     return found
 
 

@@ -197,15 +197,15 @@ def _values(machine: Machine) -> Iterator[tuple[str, ...]]:
 
 
 def _versions(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    yield ["Run", "Docker", "Server", "Programs", "Note"]
-    seen = set()
+    yield ["Run", "Docker (commit of the server)", "Programs of other versions", "Note"]
+    found: dict[tuple[str, str, str], dict[str, None]] = {}
     for run in runs:
-        programs = ", ".join(f"{name} {version}" for name, version in sorted(run.binaries.items()))
-        server = f"commit {run.commit}" if run.commit else ""
-        row = (f"{_TITLES[run.suite]} {run.version}", run.docker, server, programs, run.note)
-        if row not in seen:
-            seen.add(row)
-            yield row
+        others = (each for each in sorted(run.binaries.items()) if each[1] != run.version)
+        programs = ", ".join(f"{name} {version}" for name, version in others)
+        docker = f"{run.docker} ({run.commit})" if run.commit else run.docker
+        found.setdefault((f"{_TITLES[run.suite]} {run.version}", programs, run.note), {})[docker] = None
+    for (title, programs, note), dockers in found.items():
+        yield title, ", ".join(dockers), programs, note
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:

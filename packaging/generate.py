@@ -216,27 +216,24 @@ def _entry(tag: str, text: str) -> list[str]:
 _DASHBOARD_INTRODUCTION = """\
 # The dashboard, panel by panel
 
-What [dashboard.json](../packaging/monitoring/dashboard.json) shows, by rows, with the query of each panel. This page is
-made from it by `python packaging/generate.py`, and a test holds it to it. `$instance` is the node that is chosen, and
-`$__rate_interval` what Grafana takes for the distance of its points: with `.*` and `5m` in their places a query runs in
-Prometheus, too. The comment after a query names its line; `{{label}}` in it is a label of the series.
+For users of [dashboard.json](../packaging/monitoring/dashboard.json): each panel with its queries. `python
+packaging/generate.py` makes this page, and a test compares them. `$instance` is the chosen node, `$__rate_interval` the
+distance of Grafana's points: with `.*` and `5m` instead, a query runs in Prometheus. The comment after a query names
+its line, with labels of the series in `{{}}`.
 
-The pictures are no screenshots of Grafana, which the tests of this project cannot have. The project draws them itself,
-from what a Prometheus answered to the queries of the panels ([how](#the-pictures)).
+The pictures are drawn by this project from a Prometheus' answers to the queries ([how](#the-pictures)).
 """
 
 _OF_THE_PICTURES = """## The pictures
 
-Prometheus %(prometheus)s scraped a server on Docker Engine %(docker)s for %(minutes)s minutes, as
-[prometheus.yml](../packaging/monitoring/prometheus.yml) says, while pods came and went, were probed and had sessions,
-and images were pulled. The queries are those of the dashboard, with `1m` as `$__rate_interval`. The lines with a number
-are what was done to the node meanwhile:
+Prometheus %(prometheus)s scraped a server on Docker Engine %(docker)s for %(minutes)s minutes with
+[prometheus.yml](../packaging/monitoring/prometheus.yml), while pods came and went. `$__rate_interval` is `1m`.
+Numbered lines mark events:
 
 %(events)s
 
-`make dashboard-pictures` draws them again from what is kept of that run; `make dashboard-recording` (as root, some ten
-minutes) makes another run. The machine had two processors and other work, so how long calls took says little of their
-speed: [performance.md](performance.md) has measurements.
+`make dashboard-pictures` draws them again from the kept recording; `make dashboard-recording` (root, some ten minutes)
+makes another. The machine was busy: [performance.md](performance.md) has times.
 """
 
 

@@ -14,10 +14,10 @@ from shim.nri.fields import HOOKS, REMOVAL, is_set
 from shim.oci.cdi import DIRECTORIES, Found, find
 from shim.oci_runtime.order import Json
 
-DOCKER = "Docker's own field, by an update: `docker inspect` shows it"
-FILES = "the container's control group, after its start and each update"
-ORDER = "the OCI runtime, in `config.json`"
-ORDER_AND_EXEC = "the OCI runtime, in `config.json` and in the process of each exec"
+DOCKER = "Docker's field, by an update"
+FILES = "control group, after the start and each update"
+ORDER = "`config.json`"
+ORDER_AND_EXEC = "`config.json`, and each exec"
 
 FIELD_SUPPORT: Mapping[str, str] = {
     "annotations": ORDER,
@@ -25,13 +25,13 @@ FIELD_SUPPORT: Mapping[str, str] = {
     "env": ORDER_AND_EXEC,
     "hooks": ORDER,
     "rlimits": ORDER_AND_EXEC,
-    "CDI_devices": f"{ORDER}, by the specifications in Docker's directories, or /etc/cdi and /var/run/cdi",
+    "CDI_devices": f"{ORDER}; specifications in Docker's directories, or /etc/cdi and /var/run/cdi",
     "args": ORDER,
     "linux.devices": ORDER,
     "linux.resources.memory.limit": DOCKER,
     "linux.resources.memory.reservation": DOCKER,
     "linux.resources.memory.swap": DOCKER,
-    "linux.resources.memory.kernel": "refused: kernels have no such limit any more",
+    "linux.resources.memory.kernel": "refused: kernels have no such limit",
     "linux.resources.memory.kernel_tcp": ORDER,
     "linux.resources.memory.swappiness": ORDER,
     "linux.resources.memory.disable_oom_killer": ORDER,
@@ -44,21 +44,21 @@ FIELD_SUPPORT: Mapping[str, str] = {
     "linux.resources.cpu.cpus": DOCKER,
     "linux.resources.cpu.mems": DOCKER,
     "linux.resources.hugepage_limits": FILES,
-    "linux.resources.blockio_class": "refused unless empty, which takes away Docker's limits: Docker has no classes",
+    "linux.resources.blockio_class": "refused unless empty: Docker has no classes",
     "linux.resources.rdt_class": ORDER,
     "linux.resources.unified": f"{FILES}; refused on cgroup v1",
     "linux.resources.devices": ORDER,
     "linux.resources.pids": DOCKER,
-    "linux.cgroups_path": "refused: Docker finds a container's limits and processes by the path that it has chosen",
+    "linux.cgroups_path": "refused: Docker needs the path that it has chosen",
     "linux.oom_score_adj": ORDER,
-    "linux.io_priority": f"{ORDER}; the start fails where `runc features` does not have it",
+    "linux.io_priority": f"{ORDER}; the start fails if `runc features` lacks it",
     "linux.seccomp_policy": ORDER,
     "linux.namespaces": ORDER,
     "linux.sysctl": ORDER,
-    "linux.net_devices": f"{ORDER}; the start fails where `runc features` does not have it",
-    "linux.scheduler": f"{ORDER}; the start fails where `runc features` does not have it",
+    "linux.net_devices": f"{ORDER}; the start fails if `runc features` lacks it",
+    "linux.scheduler": f"{ORDER}; the start fails if `runc features` lacks it",
     "linux.rdt": ORDER,
-    "linux.memory_policy": f"{ORDER}; the start fails where `runc features` does not have it",
+    "linux.memory_policy": f"{ORDER}; the start fails if `runc features` lacks it",
 }
 """How the server applies each field, or why it refuses the field."""
 

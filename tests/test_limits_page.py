@@ -22,8 +22,13 @@ TESTS = dict(
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
 BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
-CONSTANT = re.compile(r"`([\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
-"""File below shim/ without suffix, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
+CONSTANT = re.compile(r"(shim/[\w/]+)\.py (\w+(?:\.\w+|\[\w+\])?)")
+"""File, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
+
+CONSTANTS = dict(
+    line.split("\t") for line in (ROOT / "tests/data/limits.tsv").read_text().splitlines() if not line.startswith("#")
+)
+"""The constant of each row, by the row's first cell."""
 
 NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
 """Names of constants that bound what peers send."""
@@ -58,13 +63,19 @@ LEFT_OUT = {
 """Constants of such a name that need no row, and why."""
 
 
+def inputs_and_bounds() -> list[tuple[str, str]]:
+    """First cell and bound of each row."""
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| Input |")]
+    return [(cells[1].strip(), cells[3].strip()) for cells in (line.split("|") for line in lines)]
+
+
 def rows() -> list[tuple[str, str, str]]:
     """File without suffix, constant and bound of each row."""
     found = []
-    for line in PAGE.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and (constant := CONSTANT.search(cells[-1])):
-            found.append((f"shim/{constant[1]}", constant[2], cells[2]))
+    for name, bound in inputs_and_bounds():
+        constant = CONSTANT.fullmatch(CONSTANTS[name])
+        assert constant, name
+        found.append((constant[1], constant[2], bound))
     return found
 
 
@@ -109,6 +120,10 @@ def test_every_bound_has_a_row() -> None:
 def test_nothing_is_left_out_that_is_not_there() -> None:
     assert LEFT_OUT.keys() <= {f"{file}.py {name}" for file, name in constants()}
     assert not LEFT_OUT.keys() & {f"{file}.py {name}" for file, name, _ in rows()}
+
+
+def test_each_row_has_its_constant() -> None:
+    assert [name for name, _ in inputs_and_bounds()] == list(CONSTANTS)
 
 
 def test_a_row_has_a_test_that_is_there() -> None:

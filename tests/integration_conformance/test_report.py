@@ -123,10 +123,7 @@ def test_the_page_has_a_cell_for_each_engine_and_says_what_was_not_run() -> None
     assert "| logs rotate | 28 |" in lines
     assert "| control groups v2, driver systemd | not run | not run |" in lines
     assert not [line for line in lines if line.startswith("| amd64")]
-    assert any(
-        line.startswith("| Kubernetes 1.36.2 | 28.5.2 | commit 0123456789ab | etcd 3.5.30, kubelet 1.36.2 |")
-        for line in lines
-    )
+    assert any(line.startswith("| Kubernetes 1.36.2 | 28.5.2 (0123456789ab) | etcd 3.5.30 |") for line in lines)
 
 
 def test_pods_that_crash_have_a_table_with_what_was_counted() -> None:

@@ -56,7 +56,7 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
         status = status_from_failure(str(error), protocol=protocol)
     except Exception as fault:  # reported too: a client takes an empty error stream for success
         log.exception("streaming session failed", kind=str(task.kind), container=task.container_id)
-        message = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the shim"
+        message = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the server"
         status = status_from_failure(message, protocol=protocol)
     for output in (streams.stdout, streams.stderr):
         if output is not None:

@@ -145,7 +145,7 @@ def test_a_fault_before_the_process_is_reported(rt: Runtime, engine: FakeEngine,
 
         assert (reported["status"], reported["message"]) == (
             "Failure",
-            "exec: unexpected OSError, see the log of the shim",
+            "exec: unexpected OSError, see the log of the server",
         )
 
 

@@ -156,7 +156,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "host path": ({"host_path": "/tmp"}, "config.mounts[0].host_path and image must not both be given"),
     "propagation": (
         {"propagation": pb.PROPAGATION_BIDIRECTIONAL},
-        "config.mounts[0].propagation: nothing that is mounted inside of an image gets to the host",
+        "config.mounts[0].propagation: mounts inside an image volume cannot propagate to the host",
     ),
     "absolute sub-path": ({"image_sub_path": "/etc"}, "config.mounts[0].image_sub_path '/etc' is not relative"),
     "sub-path above": ({"image_sub_path": "../x"}, "config.mounts[0].image_sub_path '../x' must not hold '..'"),

@@ -1,1 +1,1 @@
-"""The gRPC server: gRPC in, domain verbs out. Nothing else in the shim knows gRPC."""
+"""The gRPC server: turns RPCs into calls of domain verbs. No other package knows gRPC."""

@@ -1,4 +1,4 @@
-"""Socket activation, readiness and watchdog of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
+"""systemd's socket activation, readiness and watchdog: sd_listen_fds(3) and sd_notify(3), without a library."""
 
 import os
 import socket
@@ -15,9 +15,9 @@ log = structlog.get_logger(__name__)
 
 
 def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
-    """Take over the one listening unix socket that systemd has passed; FailedPrecondition when there is none.
+    """Take over the listening unix socket that systemd passed; FailedPrecondition when it passed none.
 
-    The variables are removed from `environ`: CNI plugins and other children must not take them for theirs.
+    Removes the variables from `environ`, so that CNI plugins and other children do not act on them.
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -30,10 +30,10 @@ def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
 
 
 def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.socket | None:
-    """Take over the socket that systemd has passed if it is the one at `path`; None otherwise.
+    """Take over the socket that systemd passed if it is bound to `path`; None otherwise.
 
-    The variables are removed from `environ` in the first case. Unit files for cri-dockerd name the path of the socket
-    that systemd holds, and cri-dockerd then deletes that and makes its own.
+    Removes the variables from `environ` when it takes the socket. Unit files for cri-dockerd name the path of systemd's
+    socket, since cri-dockerd deletes that socket and binds its own.
     """
     if not is_socket_passed(environ):
         return None
@@ -45,22 +45,22 @@ def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.s
 
 
 def is_socket_passed(environ: Mapping[str, str]) -> bool:
-    """Return whether systemd has passed one socket to this process."""
+    """Return whether systemd passed exactly one socket to this process."""
     return (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) == (str(os.getpid()), "1")
 
 
 def copy_of_passed_socket() -> socket.socket:
-    """Return the socket that systemd has passed, which stays open for another program that this process becomes.
+    """Return a duplicate of the socket that systemd passed, so that it survives an exec of another program.
 
-    FailedPrecondition where it is no listening unix socket.
+    Raise FailedPrecondition if it is not a listening unix socket.
     """
     return _take_over(os.dup(_FIRST_FD))
 
 
 def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:
-    """Return the seconds in which systemd wants to hear WATCHDOG=1 from this process; None where it does not.
+    """Return within how many seconds systemd expects WATCHDOG=1 from this process; None without a watchdog.
 
-    As sd_watchdog_enabled(3). The variables are removed from `environ`, as children must not take them for theirs.
+    Like sd_watchdog_enabled(3). Removes the variables from `environ`, so that children do not act on them.
     """
     pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
     if pid not in {"", str(os.getpid())} or not microseconds.isascii() or not microseconds.isdecimal():
@@ -69,7 +69,7 @@ def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:
-    """Send `state`, such as `READY=1`, to systemd: no-op without NOTIFY_SOCKET; send errors are only logged."""
+    """Send `state`, such as `READY=1`, to systemd. Does nothing without NOTIFY_SOCKET, and only logs send errors."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,8 +1,8 @@
-"""Admission of RPCs: a limited number of each kind, and only reads and streams of events while the server drains.
+"""Admission of RPCs: limits the RPCs of each kind, and admits only reads and event streams while the server drains.
 
-A server that drains is about to stop. It still answers reads, so that the node stays ready. RPCs that must complete go
-on, all others under way are cancelled, and no RPC that changes something starts. Streams of events end only with the
-socket: a kubelet subscribes again at once, and after five refusals never again.
+A server drains before it stops. It still answers reads, so that the node stays ready, and lets RPCs that must complete
+finish. It cancels all other RPCs and admits no new RPC that changes something. Event streams stay open until the socket
+closes: a kubelet whose stream ends subscribes again at once, and gives up for good after five refusals.
 """
 
 import threading
@@ -23,7 +23,7 @@ _STOPPING = "the server is stopping, the call can be repeated at its successor"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """One RPC under way."""
+    """An RPC in progress."""
 
     name: str
     rpc: Rpc
@@ -32,7 +32,7 @@ class Ticket:
 
 
 class Admission:
-    """The RPCs under way. Thread-safe."""
+    """The RPCs in progress. Thread-safe."""
 
     def __init__(self, *, limits: Mapping[Kind, int] = LIMITS) -> None:
         self._limits = limits
@@ -42,9 +42,9 @@ class Admission:
         self._counts: Counter[Kind] = Counter()
 
     def enter(self, name: str, scope: Scope) -> Ticket:
-        """Admit an RPC; `leave` must follow.
+        """Admit an RPC; the caller must call `leave` afterwards.
 
-        ResourceExhausted at the limit of its kind, Unavailable while the server drains.
+        Raise ResourceExhausted at the limit of its kind, Unavailable while the server drains.
         """
         rpc = RPCS[name]
         limit = self._limits[rpc.kind]
@@ -61,35 +61,35 @@ class Admission:
             return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Remove an RPC that has ended."""
+        """Record that an RPC has ended."""
         with self._changed:
             del self._running[ticket]
             self._counts[ticket.rpc.kind] -= 1
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Admit only reads and streams of events, and cancel all RPCs but these and those that must complete."""
+        """Admit only reads and event streams from now on, and cancel all other RPCs except those that must complete."""
         with self._changed:
             self._draining = True
         self._cancel(lambda rpc: rpc.kind not in _UNTIL_STOP and not rpc.completes)
 
     def cancel_all(self) -> None:
-        """Cancel all RPCs under way, as `drain` does."""
+        """Cancel all RPCs in progress."""
         self._cancel(lambda _: True)
 
     def cause_of(self, failure: Exception) -> Exception:
-        """Return why an RPC failed: Unavailable, not Cancelled, for one that the stop of the server cancelled."""
+        """Return the error to answer: Unavailable, not Cancelled, if the stop of the server cancelled the RPC."""
         if self._draining and isinstance(failure, Cancelled):
             return Unavailable(_STOPPING)
         return failure
 
     def names(self) -> list[str]:
-        """Return the names of the RPCs under way, sorted."""
+        """Return the sorted names of the RPCs in progress."""
         with self._changed:
             return sorted(ticket.name for ticket in self._running)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return how many RPCs of each name are under way, and for how long the oldest is; the oldest first."""
+        """Return count and age of the oldest RPC for each name in progress, oldest first."""
         with self._changed:
             running = list(self._running)
         oldest: dict[str, float] = {}
@@ -102,15 +102,15 @@ class Admission:
         ]
 
     def wait_completed(self, seconds: float) -> bool:
-        """Wait until no RPC is under way that must complete; False when `seconds` are over first."""
+        """Wait until all RPCs that must complete have ended; return False after `seconds`."""
         return self._wait_none(lambda rpc: rpc.completes, seconds)
 
     def wait_changes_ended(self, seconds: float) -> bool:
-        """Wait until only reads and streams of events are under way; False when `seconds` are over first."""
+        """Wait until only reads and event streams are left; return False after `seconds`."""
         return self._wait_none(lambda rpc: rpc.kind not in _UNTIL_STOP, seconds)
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no RPC is under way; False when `seconds` are over first."""
+        """Wait until no RPC is in progress; return False after `seconds`."""
         return self._wait_none(lambda _: True, seconds)
 
     def _wait_none(self, concerned: Callable[[Rpc], bool], seconds: float) -> bool:
@@ -123,5 +123,5 @@ class Admission:
     def _cancel(self, concerned: Callable[[Rpc], bool]) -> None:
         with self._changed:
             scopes = [ticket.scope for ticket in self._running if concerned(ticket.rpc)]
-        for scope in scopes:  # outside the lock, which the woken threads may take
+        for scope in scopes:  # outside the lock: the woken threads take it
             scope.cancel()

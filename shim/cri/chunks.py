@@ -1,4 +1,4 @@
-"""Split streamed lists into messages of a size that any client accepts."""
+"""Splits streamed lists into messages small enough for any client."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -8,10 +8,10 @@ from google.protobuf.message import Message
 M = TypeVar("M", bound=Message)
 
 CHUNK = 500
-"""Most items of one message."""
+"""Items of a message at most."""
 CHUNK_BYTES = 2 << 20
-"""Most bytes of one message's items, unless a single one is larger: gRPC clients take 4 MiB by
-default, and the annotations of one pod may come to 256 KiB."""
+"""Bytes of a message's items at most, unless a single item is larger. gRPC clients accept 4 MiB by default, and the
+annotations of a pod may have 256 KiB."""
 
 
 def chunks(items: Sequence[M]) -> Iterator[Sequence[M]]:

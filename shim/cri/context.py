@@ -1,4 +1,4 @@
-"""The context of one RPC before its handler runs: request id, subjects and deadline."""
+"""The context of an RPC before its handler runs: request id, subjects and deadline."""
 
 import secrets
 
@@ -9,15 +9,15 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.deadline import Scope
 
 _NO_DEADLINE = 1e9
-"""Seconds; gRPC reports centuries for a call that has no deadline."""
+"""Seconds; gRPC reports centuries for a call without a deadline."""
 
 _IDS = {"pod_sandbox_id": "sandbox", "container_id": "container", "image_ref": "image"}
 _SUBJECT_CHARACTERS = 256
-"""Logged of a subject; an oversized name is about to be refused."""
+"""Characters of a subject that are logged; validation is about to refuse a longer name."""
 
 
 def scope_of(context: grpc.ServicerContext) -> Scope:
-    """Open the scope of an RPC: its client's deadline, and the end of its client."""
+    """Open the scope of an RPC, which ends with the client's deadline or when the client goes away."""
     left = context.time_remaining()
     scope = Scope(seconds=left if left < _NO_DEADLINE else None)
     if not context.add_callback(scope.cancel):
@@ -26,7 +26,7 @@ def scope_of(context: grpc.ServicerContext) -> Scope:
 
 
 def new_request_id() -> str:
-    """Return eight hexadecimal digits, to find all log lines of one RPC."""
+    """Return eight hexadecimal digits that identify all log lines of an RPC."""
     return secrets.token_hex(4)
 
 

@@ -1,11 +1,11 @@
-"""The endpoint at which clients find the server: a path of its own, or a socket that systemd holds.
+"""The endpoint at which clients find the server: a socket at a configured path, or a socket that systemd holds.
 
-gRPC is always bound to a socket in a new private directory. An endpoint connects clients to it:
+gRPC always binds a socket in a new private directory. An endpoint connects clients to that socket:
 
-* `PathEndpoint` moves the bound socket to the configured path. So it appears there complete, with its mode, and gRPC
-  never deletes what stands at that path, as it does when it binds (and unbinds) a path itself.
-* `shim.cri.relay.Relay` relays connections from the socket of systemd, since gRPC's Python API cannot take over a
-  socket that is listening already.
+* `PathEndpoint` moves the bound socket to the configured path. The socket appears there with its final mode, and gRPC
+  never deletes a file at that path, as it would when it binds or unbinds the path itself.
+* `shim.cri.relay.Relay` relays connections from systemd's socket, since gRPC's Python API cannot take over a listening
+  socket.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 ACTIVATION = "fd://"
 
 _SOCKET_MODE = 0o600
-"""Write access to this socket is root access to the node."""
+"""Whoever can write to this socket has root access to the node."""
 
 _SOCKET_PATH_BYTES = 107
-"""Limit of the kernel for the path of a socket, without the NUL (unix(7))."""
+"""The kernel's limit for the path of a socket, without the NUL (unix(7))."""
 
 _PROBE_SECONDS = 2.0
 
@@ -35,31 +35,31 @@ class Endpoint(Protocol):
     """Where clients connect to the server."""
 
     def prepare(self) -> Path:
-        """Check that the endpoint can be opened; return the parent for the private directory."""
+        """Check that the endpoint can be opened; return the directory in which to make the private directory."""
         ...
 
     def open(self, bound: Path) -> None:
-        """Connect clients to the socket at `bound`, which is moved away or deleted."""
+        """Connect clients to the socket at `bound`, and move or delete that file."""
         ...
 
     @property
     def address(self) -> Path:
-        """Where a client in this process connects as others do, from `open` to `close`."""
+        """The path at which a client in this process connects like other clients, between `open` and `close`."""
         ...
 
     def close(self) -> None:
-        """Accept no new client; those that are connected stay. Idempotent."""
+        """Accept no new clients; connected clients stay. Idempotent."""
         ...
 
     def wait_empty(self, seconds: float) -> None:
-        """Wait until the last responses were sent, at most `seconds`, once the server has ended."""
+        """After the server has ended, wait at most `seconds` until the last responses are sent."""
         ...
 
 
 def open_endpoint(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
-    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`.
+    """Return the endpoint for `unix:///path`, or for `fd://` with the socket that the variables of `environ` announce.
 
-    Where systemd holds the socket at that path, it is used, whichever form names it.
+    If systemd holds the socket at `unix:///path`, that socket is used. Removes the variables of a socket it takes.
     """
     if endpoint == ACTIVATION:
         return Relay(listening_socket(environ))
@@ -69,7 +69,7 @@ def open_endpoint(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoi
 
 
 class PathEndpoint:
-    """A socket at a path, which is there from `open` to `close`."""
+    """A socket at a path, from `open` to `close`."""
 
     def __init__(self, path: Path) -> None:
         if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
@@ -78,7 +78,7 @@ class PathEndpoint:
         self._ours: tuple[int, int] | None = None
 
     def prepare(self) -> Path:
-        """Make the directory and remove a dead socket; FailedPrecondition when the path is in use."""
+        """Make the directory and remove a stale socket. Raise FailedPrecondition if the path is in use."""
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._ensure_free()
@@ -87,7 +87,7 @@ class PathEndpoint:
         return self._path.parent
 
     def open(self, bound: Path) -> None:
-        """Move the socket here."""
+        """Move the bound socket to the path."""
         bound.chmod(_SOCKET_MODE)
         self._ours = _identity(bound)
         bound.rename(self._path)
@@ -98,19 +98,19 @@ class PathEndpoint:
         return self._path
 
     def close(self) -> None:
-        """Remove the socket, unless another one was put in its place."""
+        """Remove the socket, unless another file has replaced it."""
         with contextlib.suppress(FileNotFoundError):
             if self._ours is not None and _identity(self._path) == self._ours:
                 self._path.unlink()
         self._ours = None
 
     def wait_empty(self, seconds: float) -> None:
-        """Return at once: clients talk to gRPC itself, which has sent its responses when it ends."""
+        """Return at once: clients talk to gRPC directly, and gRPC sends all responses before it ends."""
 
     def _ensure_free(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
-                raise FailedPrecondition(f"serve the CRI at {self._path}: what is there is not a socket")
+                raise FailedPrecondition(f"serve the CRI at {self._path}: the existing file is not a socket")
             if _answers(self._path):
                 raise FailedPrecondition(f"serve the CRI at {self._path}: another server answers there")
             self._path.unlink()
@@ -122,7 +122,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _answers(path: Path) -> bool:
-    """Return whether something listens; anything but a clear refusal counts as a server that is busy."""
+    """Return whether a server listens. A connect that times out counts as a busy server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - gRPC names the methods
-"""ImageService: unpack the request, call the verb of the domain, wrap the answer. It decides nothing."""
+"""ImageService: unpacks requests, calls the verbs of the domain and wraps their results. It decides nothing."""
 
 from collections.abc import Iterator
 
@@ -31,13 +31,13 @@ class ImageService(api_pb2_grpc.ImageServiceServicer):
     def StreamImages(
         self, request: pb.StreamImagesRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamImagesResponse]:
-        """List images, some at a time."""
+        """Stream the list of images in chunks."""
         validate.well_formed(request)
         for some in chunks(list_images(self._rt, filter=request.filter)):
             yield pb.StreamImagesResponse(images=some)
 
     def ImageStatus(self, request: pb.ImageStatusRequest, _context: ServicerContext) -> pb.ImageStatusResponse:
-        """Describe an image; an empty answer when it is not here."""
+        """Describe an image; the response is empty if the node does not have it."""
         validate.image(request)
         return image_status(self._rt, image=request.image, verbose=request.verbose)
 

@@ -1,8 +1,8 @@
-"""The interceptor of all RPCs: a request id, a deadline scope, one log line, and a status for an error.
+"""The interceptor of all RPCs: request id, deadline scope, log line, and the status of an error.
 
-One interceptor does it all, since the parts need each other: the line has the code of the response, and what runs
-below logs with the request id. Each RPC runs in a copy of the context, so nothing needs to be reset in a thread that
-goes back to the pool, and a streaming response has its scope at each item, whichever thread asks for it.
+A single interceptor does all of this, since the parts need each other: the log line has the code of the response, and
+the handler logs with the request id. Each RPC runs in its copy of the context, so a thread returns to the pool without
+a reset, and a streaming response has its scope at each item, whichever thread asks for the item.
 """
 
 import contextvars
@@ -34,14 +34,14 @@ _EXPECTED_OF_READS = frozenset(
     {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
     | {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 )
-"""Codes of reads that are no error of the shim. The kubelet reads every second: during an outage of Docker they would
-hide the one line that reports it."""
+"""Codes of reads that are not logged as errors. The kubelet reads every second: during an outage of Docker these lines
+would hide the single line that reports the outage."""
 
 log = structlog.get_logger(__name__)
 
 
 class CallInterceptor(grpc.ServerInterceptor):
-    """Wrap the handler of each RPC, unary or with a streaming answer."""
+    """Wraps the handler of each RPC, unary or with a streaming response."""
 
     def __init__(self, admission: Admission, *, names_of: NamesOf) -> None:
         self._admission = admission
@@ -64,7 +64,7 @@ class CallInterceptor(grpc.ServerInterceptor):
                 response_serializer=handler.response_serializer,
             )
         if handler.unary_unary is None:
-            return handler  # the CRI has no RPC whose request is a stream
+            return handler  # the CRI has no streaming requests
         return grpc.unary_unary_rpc_method_handler(
             functools.partial(self._unary, rpc, handler.unary_unary),
             request_deserializer=handler.request_deserializer,
@@ -92,27 +92,27 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     @contextmanager
     def _admit(self, call: "_Call") -> Iterator[None]:
-        """Count an RPC inside the block; one that is refused, or fails there, ends with its status."""
+        """Admit an RPC for the block. A refusal, or a failure in the block, ends the RPC with its status."""
         try:
             ticket = self._admission.enter(call.rpc, call.scope)
         except ShimError as refusal:
             call.fail(refusal)
         try:
             yield
-        except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
+        except Exception as failure:  # noqa: BLE001 - the outermost handler: it logs and answers every failure
             call.fail(self._admission.cause_of(failure))
         finally:
             self._admission.leave(ticket)
 
 
 class _Call:
-    """One RPC: the context it runs in, and how it ends."""
+    """An RPC: the context it runs in, and how it ends."""
 
     __slots__ = ("_began", "_grpc", "_variables", "rpc", "scope")
 
     def __init__(self, rpc: str, request: Message, context: grpc.ServicerContext, *, names_of: NamesOf) -> None:
         subjects = subjects_of(request)
-        if RPCS[rpc].mutates:  # the others have no line in the log, mostly
+        if RPCS[rpc].mutates:  # only failed reads have a log line
             subjects = names_of(subjects.get("container") or subjects.get("sandbox", "")) | subjects
         self._began = time.monotonic()
         self.rpc = rpc
@@ -127,7 +127,7 @@ class _Call:
         )
 
     def run(self, work: Callable[[], T]) -> T:
-        """Call `work` in the context and the scope of this RPC."""
+        """Call `work` in the context and scope of this RPC."""
         return self._variables.run(self._run_in_scope, work)
 
     def _run_in_scope(self, work: Callable[[], T]) -> T:
@@ -135,13 +135,13 @@ class _Call:
             return work()
 
     def done(self, answer: Message | None = None) -> None:
-        """Log that it went well."""
+        """Log that the RPC succeeded."""
         level = "info" if RPCS[self.rpc].mutates else "debug"
         self._report(grpc.StatusCode.OK)
         self._log(level, "answered", **({} if answer is None else subjects_of(answer)))
 
     def fail(self, failure: Exception) -> NoReturn:
-        """Log `failure`, and end the RPC with its status."""
+        """Log `failure` and end the RPC with its status."""
         if isinstance(failure, NotImplementedError) and self._is_unimplemented():
             failure = Unsupported(f"{self.rpc} is not implemented")
         code = code_of(failure)
@@ -158,7 +158,7 @@ class _Call:
         meter.report(meter.Kind.RPC, self.rpc, code.name, seconds=time.monotonic() - self._began)
 
     def _is_unimplemented(self) -> bool:
-        # Only the generated base class, which handles an RPC that is not implemented, sets a code by itself.
+        # Only the generated base class sets a code itself, in its handler of an RPC that is not implemented.
         code: grpc.StatusCode = self._grpc.code()  # type: ignore[attr-defined] # missing in the stubs
         return code is grpc.StatusCode.UNIMPLEMENTED
 

@@ -1,4 +1,4 @@
-"""Probe a CRI server, as a client does."""
+"""Probes a CRI server as a client."""
 
 import errno
 import queue
@@ -26,10 +26,10 @@ from shim.domain.errors import (
 )
 
 _SECONDS = 5.0
-"""For an answer, where the caller does not say."""
+"""Default limit for an answer."""
 _UNSERVED = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
-"""A connection that another channel of this process has open says nothing about new clients."""
+"""An open connection of another channel of this process does not show that new clients can connect."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
@@ -39,21 +39,21 @@ _NETWORK_READY = "NetworkReady"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a CRI server says of itself."""
+    """What a CRI server reports about itself."""
 
     runtime: str
-    """Name and version of the runtime. The server may know them from before, while the runtime is down."""
+    """Name and version of the runtime. The server may remember them while the runtime is down."""
     trouble: str = ""
-    """Reason and message of a runtime that is not ready."""
+    """Reason and message if the runtime is not ready."""
     flaws: str = ""
-    """Messages of what else is not as it should be. The network is none of it: doctor checks that by itself."""
+    """Messages of the other conditions that are false, except NetworkReady, which doctor checks itself."""
 
 
 def probe_at(path: Path) -> Probe:
     """Call Version and Status on the socket at `path`.
 
-    NotFound when no server listens, FailedPrecondition when this user may not connect, Unsupported when it is no CRI
-    server, DeadlineExceeded when it does not answer, Unavailable when it cannot answer without its Docker.
+    Raise NotFound if no server listens, FailedPrecondition if this user may not connect, Unsupported if it is not a CRI
+    server, DeadlineExceeded if it does not answer, Unavailable if it cannot answer without Docker.
     """
     try:
         with _stub_at(path, seconds=_SECONDS) as (stub, until):
@@ -65,7 +65,7 @@ def probe_at(path: Path) -> Probe:
 
 
 def _trouble(status: pb.RuntimeStatus) -> str:
-    """Return why the runtime is not ready. The network is none of it: doctor checks that by itself."""
+    """Return why the runtime is not ready; "" if it is."""
     unready = [each for each in status.conditions if each.type == _RUNTIME_READY and not each.status]
     return "; ".join(f"{each.reason}: {each.message}" for each in unready)
 
@@ -76,9 +76,9 @@ def _flaws(status: pb.RuntimeStatus) -> str:
 
 
 def check_answers(path: Path, *, seconds: float) -> None:
-    """Check that the server at `path` answers within `seconds`, be it with an error, as while Docker is unavailable.
+    """Check that the server at `path` answers within `seconds`. An error, as during an outage of Docker, is an answer.
 
-    Errors where it does not are those of `probe_at`.
+    Raise the errors of `probe_at` otherwise.
     """
     try:
         with _stub_at(path, seconds=seconds) as (stub, until):
@@ -90,7 +90,7 @@ def check_answers(path: Path, *, seconds: float) -> None:
 
 @contextmanager
 def _stub_at(path: Path, *, seconds: float) -> Iterator[tuple[api_pb2_grpc.RuntimeServiceStub, float]]:
-    """Connect; yield the stub, and when the time is over by the monotonic clock."""
+    """Connect; yield the stub, and the end of the time by the monotonic clock."""
     until = time.monotonic() + seconds
     _check_served(path, seconds=seconds)
     with grpc.insecure_channel(f"unix:{quote(str(path))}", options=_OWN_CONNECTION) as channel:
@@ -99,7 +99,7 @@ def _stub_at(path: Path, *, seconds: float) -> Iterator[tuple[api_pb2_grpc.Runti
 
 
 def _check_served(path: Path, *, seconds: float) -> None:
-    """Connect once, since gRPC reports its reasons as text only."""
+    """Connect a plain socket first, since gRPC reports the reason of a failed connect only as text."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(seconds)
         try:

@@ -1,6 +1,6 @@
-"""Refuse all clients of the socket that systemd has passed, with the reason: of a server whose settings are wrong.
+"""Answers each client of systemd's socket with the reason why the server does not start: its settings are wrong.
 
-A process that ended instead would be started again by systemd for the client that waits, and again.
+If the process ended instead, systemd would restart it again and again for the waiting client.
 """
 
 import tempfile
@@ -21,14 +21,14 @@ WRONG_SETTINGS = "the settings of the server are wrong"
 """Beginning of each answer."""
 
 _THREADS = 4
-"""An answer waits for nothing."""
+"""Enough, since an answer waits for nothing."""
 
 _SETTLE = 1.0
 """Seconds for the last answers to be sent."""
 
 
 class Refusal(grpc.GenericRpcHandler):
-    """Answers each RPC, whatever its name, with UNAVAILABLE and `reason`, which may be changed."""
+    """Answers each RPC of any name with UNAVAILABLE and `reason`; the caller may change `reason`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -45,7 +45,7 @@ class Refusal(grpc.GenericRpcHandler):
 
 @contextmanager
 def refusing(reason: str) -> Iterator[Refusal]:
-    """Refuse clients inside the block; the socket stays open for the next program of this process."""
+    """Refuse clients inside the block; systemd's socket stays open for the program that this process executes next."""
     relay = Relay(copy_of_passed_socket())
     refusal = Refusal(reason)
     server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="refusal"), handlers=[refusal])

@@ -1,12 +1,12 @@
-"""Relay connections from a socket that systemd listens on to the socket gRPC is bound to.
+"""Relays connections from systemd's listening socket to the socket that gRPC is bound to.
 
-gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways do not work. Moving our own
-socket to the path systemd bound leaves systemd with a socket that cannot be reached: clients that come while the server
-is down find a dead file instead of waiting in systemd's queue, which is what activation is for. Putting systemd's
-socket on gRPC's file descriptor does not work, since gRPC has its own one in an epoll set already. So bytes are
-relayed: one copy each way, by two threads for each of the few connections that kubelet and crictl open.
+gRPC's Python API binds its socket itself and cannot take over a listening socket. Two alternatives fail. If the server
+moved its socket to systemd's path, clients that connect while the server is down would find a dead file instead of
+waiting in systemd's queue, the purpose of activation. systemd's socket cannot replace gRPC's behind its file descriptor
+either, since gRPC has already added its socket to an epoll set. So two threads copy the bytes of each connection, one
+thread each way; kubelet and crictl open few connections.
 
-Clients that connected while the server started wait in the queue of the passed socket and are the first to be served.
+Clients that connect while the server starts wait in the queue of the passed socket and are served first.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from shim.base.wakeup import Waker
 
 _CHUNK = 1 << 16
 _PAUSE = 1.0
-"""Seconds before the next accept when no file descriptor or thread is available for a client."""
+"""Seconds until the next accept when no file descriptor or thread is available for a client."""
 
 log = structlog.get_logger(__name__)
 
 
 class Relay:
-    """The endpoint behind a socket of systemd, whose file it never deletes or changes."""
+    """The endpoint behind systemd's socket. It never deletes or changes the file of that socket."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -40,28 +40,28 @@ class Relay:
         self._threads: list[threading.Thread] = []
 
     def prepare(self) -> Path:
-        """Return the directory for temporary files: the socket is there only until `open`, in a private directory."""
+        """Return the directory for temporary files, which holds gRPC's socket only until `open`."""
         return Path(tempfile.gettempdir())
 
     def open(self, bound: Path) -> None:
-        """Keep a handle on the socket, delete its file so that no other process finds it, and accept clients."""
+        """Keep a handle on gRPC's socket, delete its file so that no other process finds it, and accept clients."""
         self._target = os.open(bound, os.O_PATH | os.O_CLOEXEC)
         bound.unlink()
         self._begin(self._accept_all)
 
     @property
     def address(self) -> Path:
-        """Return the path of the socket of systemd; where that was deleted, which no restart repairs, the inner one."""
+        """Return the path of systemd's socket, or of gRPC's if systemd's was deleted, which no restart repairs."""
         name = self._listener.getsockname()
         is_there = isinstance(name, str) and name.startswith("/") and Path(name).is_socket()
         return Path(name) if is_there else Path(f"/proc/self/fd/{self._target}")
 
     def close(self) -> None:
-        """Stop accepting. Later clients wait in the queue of the socket for the next start."""
+        """Stop accepting. Later clients wait in the socket's queue for the next server."""
         self._closing.wake()
 
     def wait_empty(self, seconds: float) -> None:
-        """Wait until the threads have relayed the rest, at most `seconds` for all of them together."""
+        """Wait until the threads have relayed the rest, at most `seconds` in total."""
         end = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -76,17 +76,17 @@ class Relay:
         os.close(self._target)
 
     def _accept(self) -> None:
-        """Accept the next client. If that fails its connection is closed, and the client connects again."""
+        """Accept the next client. On failure its connection is closed, and the client connects again."""
         try:
             client, _ = self._listener.accept()
             self._relay(client)
         except (OSError, RuntimeError) as error:
-            # No descriptor or thread is available, or gRPC has just stopped listening.
+            # No descriptor or thread is available, or gRPC has just closed its socket.
             log.warning("failed to accept client", error=error)
             select.select([self._closing], [], [], _PAUSE)
 
     def _relay(self, client: socket.socket) -> None:
-        """Start to relay for a client. Raise OSError or RuntimeError, with the client closed, if that fails."""
+        """Start to relay for a client. On failure close the client and raise OSError or RuntimeError."""
         with contextlib.ExitStack() as ends:
             ends.enter_context(client)
             server = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -114,7 +114,7 @@ def _copy_both(client: socket.socket, server: socket.socket) -> None:
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
-    """Copy until either side ends, then end both: HTTP/2 knows no half of a connection."""
+    """Copy until either side ends, then end both: HTTP/2 has no half-closed connections."""
     chunk = memoryview(bytearray(_CHUNK))
     with contextlib.suppress(OSError):
         while count := source.recv_into(chunk):

@@ -1,26 +1,26 @@
-"""The RPCs of the CRI, a row each."""
+"""A row for each RPC of the CRI."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Kind(Enum):
-    """RPCs that share a limit, so that slow kinds never use up the places of fast ones."""
+    """A class of RPCs that share a limit, so that slow RPCs never take the places of fast ones."""
 
     READ = "read"
     """Answered from memory."""
     IMAGE = "image"
-    """Answered from memory too, unless images are not known yet: then Docker is asked, or its list waited for."""
+    """Answered from memory too, except before the images are known: then the RPC waits for Docker."""
     WATCH = "watch"
-    """A stream that lasts as long as its client wants."""
+    """A stream that lasts until its client ends it."""
     EXEC = "exec"
     """Lasts as long as a command in a container."""
     PULL = "pull"
-    """Lasts as long as a registry needs."""
+    """Lasts as long as a download from a registry."""
     TEARDOWN = "teardown"
-    """Lasts up to a grace period. Apart from CHANGE, so that pods can be removed while none can be made."""
+    """Lasts up to a grace period. Separate from CHANGE, so that pods can be removed while creates block."""
     CHANGE = "change"
-    """Everything else that asks Docker, a CNI plugin or a host path."""
+    """All others that wait for Docker, a CNI plugin or a host path."""
 
 
 LIMITS = {
@@ -32,23 +32,23 @@ LIMITS = {
     Kind.TEARDOWN: 1024,
     Kind.CHANGE: 384,
 }
-"""RPCs of a kind at the same time; more are refused with RESOURCE_EXHAUSTED.
+"""Concurrent RPCs of each kind; further RPCs are refused with RESOURCE_EXHAUSTED.
 
-Each has a thread of its own, made when it is needed. One that waits costs about 60 KiB: 2256 of them, all there may be,
-some 135 MiB. A node drains with 1024 containers in their grace period, and probes 512 others at the same time.
+Each RPC runs in a thread, which is started on demand and costs about 60 KiB while it waits: all 2256 take some 135 MiB.
+A node can drain with 1024 containers in their grace period, and probe 512 others at the same time.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """The properties of an RPC, by its name."""
+    """The properties of an RPC."""
 
     kind: Kind
     mutates: bool = False
-    """It changes something, which is worth a line in the log. Not so ExecSync: exec probes come every few seconds."""
+    """Whether it changes something, and so is logged. ExecSync is not: exec probes come every few seconds."""
     completes: bool = False
-    """A stop of the server waits for it. All others are cut, for the kubelet to repeat them; what cannot be cut of
-    them, such as a start that Docker has begun, has a few seconds to end."""
+    """Whether a stop of the server waits for it. All others are cancelled, and the kubelet repeats them; a step that
+    cannot be cancelled, such as a start that Docker has begun, gets a few seconds to end."""
 
 
 RPCS = {
@@ -56,7 +56,7 @@ RPCS = {
     "Status": Rpc(Kind.READ),
     "RuntimeConfig": Rpc(Kind.READ),
     "UpdateRuntimeConfig": Rpc(Kind.CHANGE, mutates=True),
-    # The network of a pod is set up or torn down by plugins, which must not be stopped half-way.
+    # CNI plugins set up or tear down the network of a pod, and must not be stopped half-way.
     "RunPodSandbox": Rpc(Kind.CHANGE, mutates=True, completes=True),
     "StopPodSandbox": Rpc(Kind.TEARDOWN, mutates=True, completes=True),
     "RemovePodSandbox": Rpc(Kind.TEARDOWN, mutates=True, completes=True),

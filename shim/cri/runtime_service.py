@@ -1,7 +1,7 @@
 # ruff: noqa: N802 - gRPC names the methods
-"""RuntimeService: unpack the request, call the verb of the domain, wrap the answer. It decides nothing.
+"""RuntimeService: unpacks requests, calls the verbs of the domain and wraps their results. It decides nothing.
 
-An RPC that is not here is answered with UNIMPLEMENTED and its name (see `shim.cri.interceptors`).
+`shim.cri.interceptors` answers any other RPC with UNIMPLEMENTED and its name.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def UpdateRuntimeConfig(
         self, request: pb.UpdateRuntimeConfigRequest, _context: ServicerContext
     ) -> pb.UpdateRuntimeConfigResponse:
-        """Take over the pod address ranges."""
+        """Record the pod address ranges."""
         validate.well_formed(request)
         update_runtime_config(self._rt, network_config=request.runtime_config.network_config)
         return pb.UpdateRuntimeConfigResponse()
@@ -106,7 +106,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def StreamPodSandboxes(
         self, request: pb.StreamPodSandboxesRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxesResponse]:
-        """List pod sandboxes, some at a time."""
+        """Stream the list of pod sandboxes in chunks."""
         validate.well_formed(request)
         for some in chunks(list_pod_sandbox(self._rt, filter=request.filter)):
             yield pb.StreamPodSandboxesResponse(pod_sandboxes=some)
@@ -114,7 +114,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def UpdatePodSandboxResources(
         self, request: pb.UpdatePodSandboxResourcesRequest, _context: ServicerContext
     ) -> pb.UpdatePodSandboxResourcesResponse:
-        """Note the new resources of a pod."""
+        """Record the new resources of a pod."""
         validate.update_pod_sandbox_resources(request)
         update_pod_sandbox_resources(self._rt, request=request)
         return pb.UpdatePodSandboxResourcesResponse()
@@ -170,7 +170,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def StreamContainers(
         self, request: pb.StreamContainersRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamContainersResponse]:
-        """List containers, some at a time."""
+        """Stream the list of containers in chunks."""
         validate.well_formed(request)
         for some in chunks(list_containers(self._rt, filter=request.filter)):
             yield pb.StreamContainersResponse(containers=some)
@@ -185,7 +185,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def ReopenContainerLog(
         self, request: pb.ReopenContainerLogRequest, _context: ServicerContext
     ) -> pb.ReopenContainerLogResponse:
-        """Go on in a new log file."""
+        """Continue the log in a new file."""
         validate.container_id(request)
         reopen_container_log(self._rt, container_id=request.container_id)
         return pb.ReopenContainerLogResponse()
@@ -201,7 +201,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def CheckpointContainer(
         self, request: pb.CheckpointContainerRequest, _context: ServicerContext
     ) -> pb.CheckpointContainerResponse:
-        """Write the state of a container, which goes on, to an archive."""
+        """Write the state of a running container to an archive; the container keeps running."""
         validate.checkpoint_container(request)
         checkpoint_container(
             self._rt, container_id=request.container_id, location=request.location, timeout=request.timeout
@@ -209,7 +209,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         return pb.CheckpointContainerResponse()
 
     def ExecSync(self, request: pb.ExecSyncRequest, _context: ServicerContext) -> pb.ExecSyncResponse:
-        """Run a command in a container and wait for its end."""
+        """Run a command in a container and wait until it exits."""
         validate.exec_sync(request)
         return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)
 
@@ -243,7 +243,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def StreamContainerStats(
         self, request: pb.StreamContainerStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamContainerStatsResponse]:
-        """Stream the resource usage of the running containers, some at a time."""
+        """Stream the resource usage of the running containers in chunks."""
         validate.well_formed(request)
         for some in chunks(list_container_stats(self._rt, filter=request.filter)):
             yield pb.StreamContainerStatsResponse(container_stats=some)
@@ -265,7 +265,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def StreamPodSandboxStats(
         self, request: pb.StreamPodSandboxStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxStatsResponse]:
-        """Stream the resource usage of the ready pods, some at a time."""
+        """Stream the resource usage of the ready pods in chunks."""
         validate.well_formed(request)
         for some in chunks(list_pod_sandbox_stats(self._rt, filter=request.filter)):
             yield pb.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
@@ -285,6 +285,6 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def StreamPodSandboxMetrics(
         self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
-        """Stream the metrics of the ready pods, some at a time."""
+        """Stream the metrics of the ready pods in chunks."""
         for some in chunks(list_pod_sandbox_metrics(self._rt)):
             yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

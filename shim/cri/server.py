@@ -17,17 +17,17 @@ from shim.cri.workers import Workers
 from shim.domain.errors import FailedPrecondition, reason_of
 
 MAX_MESSAGE = 64 << 20
-"""Bytes of one message, either way."""
+"""Bytes of a message in either direction."""
 
 MAX_RPCS = sum(LIMITS.values()) + 64
-"""RPCs at a time. `shim.cri.admission` bounds each kind; the rest is for those that are being refused."""
+"""Concurrent RPCs. `shim.cri.admission` limits each kind; the surplus is for RPCs that are being refused."""
 
 _SETTLE = 1.0
-"""Seconds for the last responses to be sent after their RPCs have ended."""
+"""Seconds for sending the last responses after their RPCs have ended."""
 
 _CANCEL_SECONDS = 10.0
-"""For cancelled RPCs to end. Most do at once; a start that Docker has begun, and the undo of a create that has failed,
-go on. Reads are answered in the meantime, so only the stop takes longer."""
+"""Limit for cancelled RPCs to end. Most end at once; a start that Docker has begun, and the undo of a failed create,
+take longer. Reads are answered meanwhile, so only the stop takes longer."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class CriServer:
-    """RuntimeService and ImageService at one endpoint, for one start and one stop."""
+    """RuntimeService and ImageService at an endpoint. Can be started and stopped once."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class CriServer:
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         names_of: NamesOf = lambda _: {},
     ) -> None:
-        """Use `admission` to decide which RPCs may run; by default all, up to their limits.
+        """Admit RPCs by `admission`; by default all RPCs up to the limits.
 
-        `names_of` gives what lines of the log call the container or pod of an id, and must not wait.
-        `interceptors` are called around the server's own.
+        `names_of` returns the names by which log lines call the container or pod of an id, and must not block.
+        `interceptors` run outside the server's own interceptor.
         """
         self._endpoint = endpoint
         self._clients_endpoint = open_endpoint(endpoint, environ=environ)
@@ -70,7 +70,7 @@ class CriServer:
         api_pb2_grpc.add_ImageServiceServicer_to_server(image, self._grpc)
 
     def start(self) -> None:
-        """Answer RPCs from now on; FailedPrecondition when the endpoint is in use or unavailable."""
+        """Start to answer RPCs. Raise FailedPrecondition if the endpoint is in use or unavailable."""
         directory = self._clients_endpoint.prepare()
         try:
             with tempfile.TemporaryDirectory(prefix=".pydockershim-", dir=directory) as private:
@@ -81,18 +81,18 @@ class CriServer:
 
     @property
     def address(self) -> Path:
-        """Where a client in this process connects as others do."""
+        """The path at which a client in this process connects like other clients."""
         return self._clients_endpoint.address
 
     def rpcs(self) -> list[dict[str, object]]:
-        """Return the RPCs under way, for people: a row for each name."""
+        """Return a row for each RPC name in progress, for display."""
         return self._admission.rows()
 
     def drain(self, *, grace: float) -> bool:
-        """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.
+        """Prepare a stop: admit only reads and event streams, and give RPCs that must complete `grace` seconds.
 
-        All others are cancelled at once with UNAVAILABLE, and at the end of the grace period these, too. Return False
-        if one that must complete has not ended even so.
+        Cancel all other RPCs at once with UNAVAILABLE, and the remaining RPCs at the end of the grace period. Return
+        False if an RPC that must complete has still not ended then.
         """
         self._admission.drain()
         if not self._admission.wait_completed(grace):
@@ -103,16 +103,16 @@ class CriServer:
         return self._admission.wait_completed(0)
 
     def stop(self) -> bool:
-        """Refuse new RPCs, and cancel those under way. False when some have not ended.
+        """Refuse new RPCs and cancel those in progress. Return False if some have not ended.
 
-        The socket is gone at once, so that a successor can start.
+        The socket is removed first, so that a successor can start.
         """
         self._clients_endpoint.close()
         self._admission.drain()
         ended = self._grpc.stop(_SETTLE)
         self._admission.cancel_all()
         idle = self._admission.wait_idle(_SETTLE)
-        # A client that connects and sends nothing keeps gRPC waiting although no RPC is left: do not wait for it.
+        # A client that connects and sends nothing keeps gRPC waiting although no RPC is left.
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)
         self._clients_endpoint.wait_empty(_SETTLE)

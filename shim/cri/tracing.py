@@ -1,7 +1,7 @@
-"""Traces of RPCs by OpenTelemetry, sent to a collector (OTLP over gRPC). Off unless an endpoint is set.
+"""Sends OpenTelemetry traces of RPCs to a collector (OTLP over gRPC). Off unless an endpoint is set.
 
-The span of an RPC is a child of the kubelet's where that traces as well (its `tracing` configuration), and the calls to
-Docker and the runs of CNI plugins in it are its children. The libraries are optional: `pydockershim[tracing]`.
+If the kubelet traces too (its `tracing` configuration), the span of an RPC is a child of the kubelet's span. Calls to
+Docker and runs of CNI plugins are children of the RPC's span. The libraries are optional: `pydockershim[tracing]`.
 """
 
 import threading
@@ -24,26 +24,26 @@ _CHILDREN = {
     Kind.DOCKER: ("docker {0}", ("docker.operation", "result")),
     Kind.CNI: ("cni {1} {0}", ("cni.plugin", "cni.verb", "result")),
 }
-"""The name of the span, by the labels of a measurement, and the names of its attributes."""
+"""A format of the span's name, filled from the labels of a measurement, and the attribute names of those labels."""
 _NAME = "OTEL_SERVICE_NAME"
 _SHUTDOWN_SECONDS = 1.0
-"""For the last spans to be sent when the server stops."""
+"""Limit for sending the last spans when the server stops."""
 
 log = structlog.get_logger(__name__)
 
 
 @contextmanager
 def tracing(config: Config, *, environ: Mapping[str, str]) -> Iterator[Interceptors]:
-    """Trace RPCs inside the block; yield the interceptors that do it, none where no endpoint is set.
+    """Trace RPCs inside the block; yield the interceptors that trace, none without an endpoint.
 
-    The library reads the standard variables OTEL_* that no setting covers: headers, TLS, batches, attributes.
-    FailedPrecondition where the libraries are not installed.
+    The library reads the standard OTEL_* variables that no setting covers: headers, TLS, batches, attributes. Raise
+    FailedPrecondition if the libraries are not installed.
     """
     if not config.tracing_endpoint:
         yield []
         return
     try:
-        # Imported on demand: they are optional, and take tens of MiB.
+        # Imported on demand: the libraries are optional and take tens of MiB.
         from opentelemetry import trace  # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.instrumentation.grpc import server_interceptor  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Warnings of fields of a client that is newer than this server, which protobuf skips in silence."""
+"""Warns of request fields that this server does not know, since the client is newer. Protobuf skips them silently."""
 
 import threading
 from collections.abc import Iterator, MutableMapping, MutableSequence
@@ -8,20 +8,20 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 REMEMBERED_FIELDS = 100
-"""Fields that are remembered and logged: more come from no kubelet."""
+"""Fields that are remembered and logged at most; no kubelet sends more."""
 
 log = structlog.get_logger(__name__)
 
 
 class UnknownFieldWarnings:
-    """Log, once for each field, that a client uses a field that this version does not have. Thread-safe."""
+    """Logs each unknown field once. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._warned: set[str] = set()
 
     def warn(self, request: Message) -> None:
-        """Warn of the fields of `request` that were not seen before."""
+        """Warn of the unknown fields of `request` that have not been logged yet."""
         for field in unknown_fields(request):
             with self._lock:
                 is_new = field not in self._warned and len(self._warned) < REMEMBERED_FIELDS
@@ -32,10 +32,7 @@ class UnknownFieldWarnings:
 
 
 def unknown_fields(message: Message) -> Iterator[str]:
-    """Name the fields, at any depth, that the CRI of this version does not have.
-
-    As `ContainerConfig.21`: of such a field only the number is known.
-    """
+    """Yield the unknown fields at any depth as `ContainerConfig.21`: only the number of such a field is known."""
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]  # a gap in the stubs
         yield f"{message.DESCRIPTOR.name}.{unknown.field_number}"
     for descriptor, value in message.ListFields():
@@ -45,7 +42,7 @@ def unknown_fields(message: Message) -> Iterator[str]:
 
 
 def _messages(value: object) -> Iterator[Message]:
-    """Yield the messages that a field holds: one, or those of a list or a map, of which many hold none."""
+    """Yield the messages that a field holds: the value itself, or the entries of a list or map."""
     match value:
         case Message():
             yield value

@@ -1,9 +1,9 @@
-"""The thread pool that runs RPCs, on a node that may have no thread left for a while.
+"""The thread pool that runs RPCs. It survives times in which the kernel refuses to start a thread.
 
-`ThreadPoolExecutor` does not suffice: where the kernel refuses a thread its `submit` raises, and gRPC calls that in the
-one thread that accepts all RPCs, which then ends for good. To swallow the error there would not do either, as that
-pool counts its idle threads by what was submitted and what is done: after each refusal it counts for ever one thread
-more than there is, and queues an RPC behind others for it.
+`ThreadPoolExecutor` does not: its `submit` raises when the kernel refuses a thread, and gRPC calls `submit` in the only
+thread that accepts RPCs, which then ends for good. Catching the error is not enough, because that pool derives its idle
+threads from the work submitted and done. After each refusal it counts a thread that does not exist, and queues RPCs
+for it.
 """
 
 import queue
@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import structlog
 
 READY = 4
-"""Threads from the start on: with none, nothing would be answered until one can be started."""
+"""Threads that always exist: without them, no RPC would be answered while the kernel refuses threads."""
 
 IDLE_SECONDS = 10.0
-"""For a thread without work, until it ends: a node that was drained keeps none of a thousand stops."""
+"""A thread that has been idle for this long ends, so that the threads of a drain with a thousand stops go away."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +35,7 @@ class _Call:
     future: "Future[Any]"
 
     def run(self) -> None:
-        """Do the work and set the result of the future; do nothing if it was cancelled."""
+        """Do the work and set the future's result; do nothing if the future was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -50,11 +50,11 @@ _Inbox: TypeAlias = "queue.SimpleQueue[_Call | None]"
 
 
 class Workers(Executor):
-    """A daemon thread for each call under way, up to `most`. Thread-safe.
+    """A daemon thread for each call in progress, up to `most`. Thread-safe.
 
-    A thread waits for further calls, and ends when none has come for IDLE_SECONDS and there are more than READY. The
-    thread that became idle last gets the next call, so that the others may end. A call for which no thread can be
-    started is queued for the first that is idle; the next call tries again to start the missing threads.
+    A thread that gets no call for IDLE_SECONDS ends, while there are more than READY threads. The thread that became
+    idle last gets the next call, so that the others can end. If no thread can be started, the call is queued for the
+    first idle thread, and the next call tries again to start the missing threads.
     """
 
     def __init__(self, most: int, *, name: str) -> None:
@@ -69,13 +69,13 @@ class Workers(Executor):
         self._closed = False
 
     def start(self) -> None:
-        """Start the threads that are always there. RuntimeError when they cannot be started."""
+        """Start the READY threads. Raise RuntimeError if they cannot be started."""
         with self._lock:
             while len(self._threads) < min(READY, self._most):
                 self._start_thread(None)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Have `fn` called by a thread. RuntimeError after `shutdown`, and never for lack of a thread."""
+        """Call `fn` in a thread. Raise RuntimeError after `shutdown`, never for lack of a thread."""
         call = _Call(partial(fn, *args, **kwargs), Future())
         with self._lock:
             if self._closed:
@@ -88,7 +88,7 @@ class Workers(Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept nothing more, and end the threads when what was accepted is done, or cancelled. Idempotent."""
+        """Accept no more calls, and end the threads when accepted calls are done or cancelled. Idempotent."""
         with self._lock:
             self._closed = True
             left = list(self._waiting) if cancel_futures else []
@@ -98,14 +98,14 @@ class Workers(Executor):
                 inbox.put(None)
             self._idle.clear()
             threads = list(self._threads)
-        for call in left:  # outside the lock: their callbacks are foreign code
+        for call in left:  # outside the lock: the futures' callbacks are foreign code
             call.future.cancel()
         if wait:
             for thread in threads:
                 thread.join()
 
     def _ensure_threads(self) -> None:
-        """Start a thread for each call that waits, as far as possible. The lock is held."""
+        """Start a thread for each queued call, as far as possible. The caller holds the lock."""
         try:
             while self._waiting and len(self._threads) < self._most:
                 self._start_thread(self._waiting[0])
@@ -126,11 +126,11 @@ class Workers(Executor):
             call = self._next(inbox)
         while call is not None:
             call.run()
-            del call  # it may hold secrets, and this thread waits for long
+            del call  # it may hold secrets, and this thread may stay idle for long
             call = self._next(inbox)
 
     def _next(self, inbox: "_Inbox") -> "_Call | None":
-        """Wait for the next call; None when this thread is to end."""
+        """Wait for the next call; return None when this thread must end."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()

@@ -77,7 +77,7 @@ def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) 
         at.runtime.RunPodSandbox(POD)
 
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert caught.value.details() == "unexpected KeyError, see the log of the shim"
+    assert caught.value.details() == "unexpected KeyError, see the log of the server"
     [line] = lines(out, "RunPodSandbox")
     assert (line["level"], line["code"]) == ("error", "INTERNAL")
     assert "KeyError: 'hunter2'" in line["exception"]

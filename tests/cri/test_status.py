@@ -46,7 +46,7 @@ def test_notes_are_part_of_the_message() -> None:
 
 
 def test_an_unexpected_failure_shows_its_type_alone() -> None:
-    assert details_of(KeyError("hunter2")) == "unexpected KeyError, see the log of the shim"
+    assert details_of(KeyError("hunter2")) == "unexpected KeyError, see the log of the server"
 
 
 def test_control_characters_become_blanks() -> None:

@@ -1,9 +1,8 @@
 """Validation of requests by their content alone.
 
-One function for each RPC that needs one, called by the services before the domain sees the request. All raise
-InvalidArgument that names the field as the client wrote it, such as `config.metadata.name`; user namespaces are a
-FailedPrecondition, since another runtime could give them. What depends on the state of the node, the Engine or the
-image is the domain's to refuse.
+The services call the function of an RPC before the domain sees the request. All raise InvalidArgument, and name the
+field as the client wrote it, such as `config.metadata.name`. Checks that depend on the state of the node, Docker or
+an image belong to the domain.
 """
 
 from google.protobuf.message import Message
@@ -42,7 +41,7 @@ def run_pod_sandbox(request: pb.RunPodSandboxRequest) -> None:
 
 
 def create_container(request: pb.CreateContainerRequest) -> None:
-    """Check CreateContainer. Of the pod's configuration only what names the container and its log is used."""
+    """Check CreateContainer. Of the pod's configuration, only metadata and log directory are used and checked."""
     well_formed(request)
     rules.required(request, "pod_sandbox_id")
     rules.required(request, "config")
@@ -88,7 +87,7 @@ def attach(request: pb.AttachRequest) -> None:
 
 
 def port_forward(request: pb.PortForwardRequest) -> None:
-    """Check PortForward. The ports are used by WebSocket clients alone; others name theirs as they go."""
+    """Check PortForward. Only WebSocket clients use the ports of the request; others name a port for each stream."""
     pod_sandbox_id(request)
     for index, port in enumerate(request.port):
         rules.between(port, least=1, most=rules.MAX_PORT, field=f"port[{index}]")
@@ -105,23 +104,23 @@ def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> N
 
 def update_pod_sandbox_resources(request: pb.UpdatePodSandboxResourcesRequest) -> None:
     """Check UpdatePodSandboxResources."""
-    # Whatever they are: they are written down only, and kubelets subtract the overhead from "no limit", too.
+    # The values are only recorded, and kubelets subtract the overhead even from "no limit", so any value is accepted.
     pod_sandbox_id(request)
 
 
 def pod_sandbox_id(request: Message) -> None:
-    """Check any request about one pod sandbox."""
+    """Check any request about a pod sandbox."""
     well_formed(request)
     rules.required(request, "pod_sandbox_id")
 
 
 def container_id(request: Message) -> None:
-    """Check any request about one container."""
+    """Check any request about a container."""
     well_formed(request)
     rules.required(request, "container_id")
 
 
 def image(request: Message) -> None:
-    """Check any request about one image."""
+    """Check any request about an image."""
     well_formed(request)
     rules.image_spec(request)

@@ -36,7 +36,7 @@ def _name(name: str, *, field: str) -> None:
 
 def _environment(config: pb.ContainerConfig, *, field: str) -> None:
     for index, pair in enumerate(config.envs):
-        # The value may be a secret and is never shown.
+        # The value may be a secret, so messages never show it.
         if not pair.key or "=" in pair.key:
             raise InvalidArgument(f"{field}[{index}].key {pair.key!r} is not the name of a variable")
         if b"\0" in pair.value:
@@ -48,7 +48,7 @@ def _environment(config: pb.ContainerConfig, *, field: str) -> None:
 
 def _log_path(path: str, *, field: str) -> None:
     check_path_length(path, field=field)
-    # Relative to the log directory of the pod (CRI), which it must not leave.
+    # The CRI defines it as relative to the pod's log directory, and it must not leave that directory.
     if path.startswith("/"):
         raise InvalidArgument(f"{field} {path!r} is not relative to the log directory of the pod")
     rules.no_parent(path, field=field)
@@ -62,7 +62,7 @@ def _security(context: pb.LinuxContainerSecurityContext, *, field: str) -> None:
     if context.HasField("run_as_group") and not has_user and not context.run_as_username:
         raise InvalidArgument(f"{field}.run_as_group needs run_as_user or run_as_username")
     if ":" in context.run_as_username:
-        # Docker would read what follows as a group.
+        # Docker would read the text after the colon as a group.
         raise InvalidArgument(f"{field}.run_as_username {context.run_as_username!r} must not hold ':'")
     selinux(context.selinux_options, field=f"{field}.selinux_options")
     rules.namespaces(

@@ -1,7 +1,6 @@
-"""Rules for the limits of a container or pod, as far as the request alone decides them.
+"""Rules for the limits of a container or pod that depend on the request alone.
 
-Docker checks some of this itself, but answers several wrong values only when the container is started, when part of
-them is in force already.
+Docker checks some of them itself, but reports several wrong values only at the start, when it has applied some limits.
 """
 
 import re
@@ -14,17 +13,17 @@ from shim.cri.validate import rules
 from shim.domain.errors import InvalidArgument
 
 PERIOD = (1_000, 1_000_000)
-"""Microseconds; limits of the kernel."""
+"""Microseconds; the kernel's limits."""
 LEAST_QUOTA = 1_000
 MAX_OOM_SCORE_ADJ = 1_000
 MAX_CPU, MAX_NODE = 8_191, 1_023
-"""Largest numbers a kernel can be built for. Docker takes memory for every number of a range."""
+"""Largest numbers a kernel can be built for. Docker allocates memory for every number of a range."""
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
 def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:
-    """Check CPU, memory, huge pages, OOM score and files of cgroup v2. 0 and empty are always fine: not given."""
+    """Check CPU, memory, huge pages, OOM score and cgroup v2 files. 0 and "" mean "not set" and always pass."""
     _cpu(wanted, field=field)
     _numbers(wanted.cpuset_cpus, most=MAX_CPU, field=f"{field}.cpuset_cpus")
     _numbers(wanted.cpuset_mems, most=MAX_NODE, field=f"{field}.cpuset_mems")

@@ -10,7 +10,7 @@ from shim.spec import devices, mounts
 from shim.spec.image_volumes import is_image_volume
 
 MAX_MOUNTS = 1000
-"""Of one container. Every mount is made by the OCI runtime at start, and returned in every status and Docker list."""
+"""Mounts of a container at most. The OCI runtime makes each at start, and each is in every status and Docker list."""
 MAX_DEVICES = 1000
 
 _PERMISSIONS = frozenset("rwm")
@@ -23,7 +23,7 @@ _CDI_NAME = re.compile(
 
 
 def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
-    """Check the mounts of a new container, each for itself. Of several in one place the last one is seen."""
+    """Check each mount of a new container. Several mounts may have the same target: the last covers the others."""
     rules.at_most(config.mounts, MAX_MOUNTS, field=field)
     for index, mount in enumerate(config.mounts):
         at = f"{field}[{index}]"
@@ -37,7 +37,7 @@ def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
 
 
 def host_devices(config: pb.ContainerConfig, *, field: str) -> None:
-    """Check the host devices of a new container. The same device may be given twice, as two plugins may do."""
+    """Check the host devices of a new container. Two device plugins may give the same device."""
     rules.at_most(config.devices, MAX_DEVICES, field=field)
     taken: dict[str, int] = {}
     for index, device in enumerate(config.devices):
@@ -46,7 +46,7 @@ def host_devices(config: pb.ContainerConfig, *, field: str) -> None:
         target = devices.container_path(device)
         first = taken.setdefault(target, index)
         if config.devices[first].host_path != device.host_path:
-            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{first}]")
+            raise InvalidArgument(f"{at}.container_path {target} is already the container_path of {field}[{first}]")
 
 
 def cdi_devices(config: pb.ContainerConfig, *, field: str) -> None:
@@ -59,20 +59,20 @@ def cdi_devices(config: pb.ContainerConfig, *, field: str) -> None:
 
 
 def _host_path(mount: pb.Mount, *, field: str) -> None:
-    # image_sub_path means nothing here, but a kubelet sends it: in a pod with any image volume it writes the subPath of
-    # every mount there too (makeMounts in its kubelet_pods.go). The host_path is already that of the sub-path.
+    # image_sub_path has no meaning for a host path, and its host_path already includes the sub-path. But in a pod with
+    # an image volume, a kubelet copies the subPath of every mount into it (makeMounts in its kubelet_pods.go).
     rules.absolute(mount.host_path, field=f"{field}.host_path")
     if mount.HasField("image"):
         raise InvalidArgument(f"{field}.image.image is empty: leave out image to mount the host_path")
 
 
 def _image_volume(mount: pb.Mount, *, field: str) -> None:
-    # It is read-only also where readonly is not set: kubelet 1.31 leaves that to the runtime.
+    # `readonly` may be unset: image volumes are always read-only, and kubelet 1.31 leaves that to the runtime.
     if mount.host_path:
         raise InvalidArgument(f"{field}.host_path and image must not both be given")
-    # From the host nothing can come, since nothing is mounted inside of an image there.
+    # Propagation from the host is harmless: the host mounts nothing inside an image.
     if mount.propagation == pb.PROPAGATION_BIDIRECTIONAL:
-        raise InvalidArgument(f"{field}.propagation: nothing that is mounted inside of an image gets to the host")
+        raise InvalidArgument(f"{field}.propagation: mounts inside an image volume cannot propagate to the host")
     if posixpath.isabs(mount.image_sub_path):
         raise InvalidArgument(f"{field}.image_sub_path {mount.image_sub_path!r} is not relative to the image's root")
     rules.no_parent(mount.image_sub_path, field=f"{field}.image_sub_path")

@@ -8,7 +8,7 @@ from shim.cri.validate.selinux import selinux
 from shim.domain.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
-"""Bytes; limit of the kernel (`HOST_NAME_MAX`)."""
+"""Bytes; the kernel's limit (`HOST_NAME_MAX`)."""
 
 
 def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
@@ -24,7 +24,7 @@ def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
 
 
 def log_directory(path: str, *, field: str) -> None:
-    """Check where the logs of a pod go; empty for a pod without logs."""
+    """Check the log directory of a pod; empty for a pod without logs."""
     if path:
         check_path_length(path, field=field)
         rules.absolute(path, field=field)
@@ -36,24 +36,24 @@ def _hostname(hostname: str, *, field: str) -> None:
     if size > MAX_HOSTNAME:
         raise InvalidArgument(f"{field} has {size} bytes, at most {MAX_HOSTNAME} are allowed")
     if hostname:
-        # Docker writes it into /etc/hosts. Of a pod with setHostnameAsFQDN it ends with the kubelet's clusterDomain,
-        # which may be empty, or end with a dot.
+        # Docker writes it into /etc/hosts. With setHostnameAsFQDN it ends with the kubelet's clusterDomain, which may
+        # be empty or end with a dot, so nothing more is checked.
         rules.word(hostname, field=field)
 
 
 def _dns(dns: pb.DNSConfig, *, field: str) -> None:
-    # They become lines of resolv.conf.
+    # The values become lines of resolv.conf.
     for name in ("servers", "searches"):
         for index, text in enumerate(getattr(dns, name)):
             rules.word(text, field=f"{field}.{name}[{index}]")
     for index, option in enumerate(dns.options):
-        # The API server takes any text for the name and the value of an option, so that one may hold several words.
+        # The API server accepts any text as name and value of an option, so an option may hold several words.
         if "\n" in option:
             raise InvalidArgument(f"{field}.options[{index}] {option!r} has more than one line")
 
 
 def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
-    # With the network of the host nothing is mapped, and two containers may well name the same port.
+    # On the host network no ports are mapped, and two containers may name the same port.
     on_host = config.linux.security_context.namespace_options.network == pb.NODE
     taken: dict[tuple[pb.Protocol, int, str], int] = {}
     for index, mapping in enumerate(config.port_mappings):
@@ -63,11 +63,10 @@ def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
         if not mapping.host_port or on_host:
             continue
         _host_ip(mapping.host_ip, field=f"{at}.host_ip")
-        # By the text of the address, as the API server compares it. What two spellings come to, `shim.cni.arguments`
-        # says.
+        # Addresses are compared as text, like in the API server; `shim.cni.arguments` handles equivalent spellings.
         first = taken.setdefault((mapping.protocol, mapping.host_port, mapping.host_ip), index)
         if first != index:
-            raise InvalidArgument(f"{at}.host_port {mapping.host_port} is the same as that of {field}[{first}]")
+            raise InvalidArgument(f"{at}.host_port {mapping.host_port} is already the host_port of {field}[{first}]")
 
 
 def _host_ip(text: str, *, field: str) -> None:

@@ -1,6 +1,6 @@
 """Rules that several requests share.
 
-Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
+Each raises InvalidArgument with the name of the field, and never shows a value that may be a secret.
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sequence, Sized
@@ -15,30 +15,30 @@ from shim.domain.names import check_name_part
 from shim.domain.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
-"""Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
+"""Labels and annotations of an object together. Kubernetes allows 256 KiB of annotations and little else."""
 
 MAX_PROCESS_BYTES = 2 << 20
-"""Of a command with its arguments and environment. The kernel starts none with more, at the usual stack limit of 8 MiB
-(execve(2)); and Docker's answers about such a container would not be read (`shim.engine.bounds`)."""
+"""Bytes of a command with its arguments and environment. At the usual stack limit of 8 MiB the kernel starts no larger
+command (execve(2)), and Docker's answers about such a container would exceed `shim.engine.bounds`."""
 
 MAX_PORT = (1 << 16) - 1
 
 MAX_FORWARDED_PORTS = 128
-"""Of one PortForward: a WebSocket connection has two channels for each, and a byte to name them."""
+"""Ports of a PortForward: a WebSocket connection has two channels for each port, and a byte to name a channel."""
 
 
 def well_formed(message: Message, *, field: str = "") -> None:
-    """Check all of a message: enum values that are known (proto3 lets others in), texts without NUL.
+    """Check a whole message: enum values are known (proto3 accepts others), and texts hold no NUL.
 
-    A NUL ends a text for the kernel and for every tool behind Docker, so what was checked and what is used could
-    differ. Values of annotations may hold one: they are written down only, as JSON.
+    A NUL ends a text for the kernel and for every tool behind Docker, so the checked text and the used text could
+    differ. Values of annotations may hold a NUL: they are only stored, as JSON.
     """
     for descriptor, value in message.ListFields():
         _check(value, descriptor, field=f"{field}.{descriptor.name}" if field else descriptor.name)
 
 
 def required(message: Message, name: str, *, field: str = "") -> None:
-    """Check that the sub-message or text `name` is there."""
+    """Check that the sub-message or text `name` is set."""
     value = getattr(message, name)
     given = message.HasField(name) if isinstance(value, Message) else bool(value)
     if not given:
@@ -53,26 +53,26 @@ def image_spec(message: Message, *, field: str = "") -> None:
 
 
 def pod_metadata(config: pb.PodSandboxConfig, *, field: str) -> None:
-    """Check the names that identify a pod and make its Docker name."""
+    """Check the names that identify a pod and form its Docker name."""
     required(config, "metadata", field=field)
     for name in ("name", "namespace", "uid"):
         check_name_part(getattr(config.metadata, name), field=f"{field}.metadata.{name}")
 
 
 def no_parent(path: str, *, field: str) -> None:
-    """Check that a path does not climb out of the directory it is meant for."""
+    """Check that a path cannot leave its directory by `..`."""
     if ".." in PurePosixPath(path).parts:
         raise InvalidArgument(f"{field} {path!r} must not hold '..'")
 
 
 def absolute(path: str, *, field: str) -> None:
-    """Check that a path is there and absolute."""
+    """Check that a path is absolute and not empty."""
     if not path.startswith("/"):
         raise InvalidArgument(f"{field} {path!r} is not an absolute path")
 
 
 def between(value: int, *, least: int, most: int, field: str) -> None:
-    """Check a number."""
+    """Check the range of a number."""
     if not least <= value <= most:
         raise InvalidArgument(f"{field} {value} is not between {least} and {most}")
 
@@ -84,19 +84,19 @@ def at_most(entries: Sized, limit: int, *, field: str) -> None:
 
 
 def not_negative(value: int, *, field: str) -> None:
-    """Check a number of seconds or the like."""
+    """Check a number such as seconds."""
     if value < 0:
         raise InvalidArgument(f"{field} {value} is negative")
 
 
 def word(text: str, *, field: str) -> None:
-    """Check what is written as a word of a file: white space would make more words, or more lines, of it."""
+    """Check a text that is written to a file as a word: white space would split it into several words or lines."""
     if text.split() != [text]:
         raise InvalidArgument(f"{field} {text!r} is not one word")
 
 
 def labels_and_annotations(config: pb.PodSandboxConfig | pb.ContainerConfig, *, field: str) -> None:
-    """Check the size."""
+    """Check their total size."""
     size = _size(config.labels) + _size(config.annotations)
     if size > MAX_LABEL_BYTES:
         raise InvalidArgument(
@@ -128,7 +128,7 @@ def ids(context: pb.LinuxSandboxSecurityContext | pb.LinuxContainerSecurityConte
 
 
 def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...], field: str) -> None:
-    """Check namespace modes; `pid` are the ones the pid namespace may have."""
+    """Check namespace modes; `pid` holds the allowed modes of the pid namespace."""
     _mode(options.network, (pb.POD, pb.NODE), field=f"{field}.network")
     _mode(options.pid, pid, field=f"{field}.pid")
     _mode(options.ipc, (pb.POD, pb.NODE), field=f"{field}.ipc")
@@ -137,17 +137,17 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
     if options.HasField("userns_options"):
         _mode(options.userns_options.mode, (pb.POD, pb.NODE), field=f"{field}.userns_options.mode")
         if options.userns_options.mode == pb.NODE and (options.userns_options.uids or options.userns_options.gids):
-            raise InvalidArgument(f"{field}.userns_options: mode NODE has no mappings of its own")
+            raise InvalidArgument(f"{field}.userns_options: mode NODE must not have mappings")
         if options.userns_options.mode == pb.POD:
             _user_namespace(options, field=field)
 
 
 def _user_namespace(options: pb.NamespaceOption, *, field: str) -> None:
-    """Check the user namespace of a pod: one range of uids and one of gids, and no namespace that the host owns."""
+    """Check the user namespace of a pod: a single range of uids and of gids, and no pid or ipc namespace of the host."""
     for name in ("uids", "gids"):
         mappings: Sequence[pb.IDMapping] = getattr(options.userns_options, name)
         if len(mappings) != 1:
-            raise InvalidArgument(f"{field}.userns_options.{name} must be one mapping, and there are {len(mappings)}")
+            raise InvalidArgument(f"{field}.userns_options.{name} must be one mapping, not {len(mappings)}")
         mapping = mappings[0]
         if mapping.container_id != 0 or not mapping.length or mapping.host_id + mapping.length > MAX_ID + 1:
             raise InvalidArgument(
@@ -160,13 +160,13 @@ def _user_namespace(options: pb.NamespaceOption, *, field: str) -> None:
 
 
 def no_windows(windows: Message, *, field: str) -> None:
-    """Check that nothing is asked for that only Windows has. An empty message asks for nothing."""
+    """Check that no field for Windows is set. An empty message is fine."""
     for descriptor, _ in windows.ListFields():
         raise InvalidArgument(f"{field}.{descriptor.name} is for Windows, and this node runs Linux")
 
 
 def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:
-    """Check that there is a stream, and that a terminal's output is one."""
+    """Check that a stream is requested, and that a terminal has no stderr."""
     if not (request.stdin or request.stdout or request.stderr):
         raise InvalidArgument("stdin, stdout and stderr: at least one must be true")
     if request.tty and request.stderr:
@@ -175,7 +175,7 @@ def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:
 
 def _mode(mode: pb.NamespaceMode, allowed: tuple[pb.NamespaceMode, ...], *, field: str) -> None:
     if mode not in allowed:
-        names = " or ".join(pb.NamespaceMode.Name(one) for one in allowed)
+        names = " or ".join(pb.NamespaceMode.Name(each) for each in allowed)
         raise InvalidArgument(f"{field} {pb.NamespaceMode.Name(mode)} is not {names}")
 
 

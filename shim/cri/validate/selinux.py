@@ -1,6 +1,6 @@
-"""Characters of SELinux options. Whether there is such a label is the policy's to say, when the container starts.
+"""Characters of SELinux options. Whether a label exists is for the policy to decide when the container starts.
 
-Where SELinux is off nothing is asked of them, so a pod may well name what no policy has.
+Where SELinux is off the options have no effect, so a pod may name a label that no policy has.
 """
 
 import re
@@ -15,7 +15,7 @@ _LEVEL = re.compile(r"[A-Za-z0-9_.:,-]+\Z")
 def selinux(options: pb.SELinuxOption, *, field: str) -> None:
     """Check each part that is set.
 
-    A ':' in one would shift all behind it, and quotes would end the label in the options of a mount.
+    A ':' would shift the following parts of the label, and a quote would end the label in the options of a mount.
     """
     for name in ("user", "role", "type"):
         value = getattr(options, name)

@@ -178,5 +178,5 @@ def test_bad_containers(change: Change, message: str) -> None:
 
 
 def test_a_user_namespace_needs_a_range_of_uids() -> None:
-    with pytest.raises(InvalidArgument, match=r"userns_options\.uids must be one mapping, and there are 0"):
+    with pytest.raises(InvalidArgument, match=r"userns_options\.uids must be one mapping, not 0"):
         check(lambda r: setattr(context(r).namespace_options.userns_options, "mode", pb.POD))

@@ -90,7 +90,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "image-volume-propagation": (
         lambda r: setattr(r.config.mounts[2], "propagation", pb.PROPAGATION_BIDIRECTIONAL),
-        "config.mounts[2].propagation: nothing that is mounted inside of an image gets to the host",
+        "config.mounts[2].propagation: mounts inside an image volume cannot propagate to the host",
     ),
     "image-volume-sub-path-absolute": (
         lambda r: setattr(r.config.mounts[2], "image_sub_path", "/a"),
@@ -122,7 +122,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "device-in-the-place-of-another": (
         lambda r: r.config.devices.add(host_path="/dev/x", container_path="/dev/n/"),
-        "config.devices[1].container_path /dev/n is the same as that of config.devices[0]",
+        "config.devices[1].container_path /dev/n is already the container_path of config.devices[0]",
     ),
     **{
         f"cdi-name-{number}": (

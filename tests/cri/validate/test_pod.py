@@ -126,15 +126,15 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "host-port-twice": (
         lambda c: c.port_mappings.add(container_port=9, host_port=8080),
-        "config.port_mappings[4].host_port 8080 is the same as that of config.port_mappings[0]",
+        "config.port_mappings[4].host_port 8080 is already the host_port of config.port_mappings[0]",
     ),
     "host-port-twice-word-by-word": (
         lambda c: c.port_mappings.add().CopyFrom(c.port_mappings[0]),
-        "config.port_mappings[4].host_port 8080 is the same as that of config.port_mappings[0]",
+        "config.port_mappings[4].host_port 8080 is already the host_port of config.port_mappings[0]",
     ),
     "host-port-twice-in-ipv6": (
         lambda c: c.port_mappings.add(container_port=9, host_port=8080, host_ip="::1"),
-        "config.port_mappings[4].host_port 8080 is the same as that of config.port_mappings[2]",
+        "config.port_mappings[4].host_port 8080 is already the host_port of config.port_mappings[2]",
     ),
     "host-ip": (
         lambda c: c.port_mappings.add(container_port=1, host_port=1, host_ip="localhost"),

@@ -1,1 +1,1 @@
-"""Application containers: one file for each verb of the CRI, and the pure builders they share."""
+"""Application containers: a file for each verb of the CRI, and the functions they share."""

@@ -1,7 +1,7 @@
-"""The limits of a container that are in force: those of its control group while it runs, else Docker's.
+"""The limits in force: read from the cgroup of a running container, otherwise the limits Docker will apply.
 
-No call to Docker. Each function below takes what was `requested` and what the kernel has, and returns what is reported:
-the request where the kernel only rounds it, else the kernel's value.
+Makes no call to Docker. Each function below takes the requested and the kernel's value and returns the reported value:
+the request if the kernel only rounded it, otherwise the kernel's value.
 """
 
 import os
@@ -17,22 +17,22 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-"""Bytes; the kernel counts in whole pages."""
+"""Bytes; the kernel rounds memory limits down to whole pages."""
 _UNLIMITED_PAGES = (1 << 64) - 1
-"""The value for no limit: the field of the CRI is unsigned."""
+"""Reported for no limit, since the field of the CRI is unsigned."""
 
 
 def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
-    """Return the limits of a container as they are in force, whatever has changed them.
+    """Return the limits of a container in force, including external changes.
 
-    A value that the kernel rounds (whole pages, CPU weights) is reported as it was requested. No limit is 0 where
-    Docker has none either, and else -1.
+    A value that the kernel rounds (whole pages, CPU weights) is reported as requested. "No limit" is 0 if Docker has no
+    limit either, otherwise -1.
     """
     requested = wanted_resources(rt, record)
     if requested.memory_limit_in_bytes <= 0:
         requested.memory_limit_in_bytes = requested.memory_swap_limit_in_bytes = 0
     place = rt.cgroups.place(record.id, pid=record.state.pid)
-    # A sandboxed runtime makes no group for the container.
+    # A sandboxed runtime makes no cgroup for the container.
     return requested if place is None else _reported(requested, place.group, pid=record.state.pid)
 
 
@@ -56,7 +56,7 @@ def _report_limits(requested: pb.LinuxContainerResources, limits: Limits, report
 
 
 def _report_files(requested: pb.LinuxContainerResources, group: Group, reported: pb.LinuxContainerResources) -> None:
-    """Read the files that were requested by name or page size; no others are reported."""
+    """Report the cgroup files and huge page sizes that were requested; no others."""
     for key, value in requested.unified.items():
         reported.unified[key] = line(read(group.unified_file(key))) or value
     for limit in reported.hugepage_limits:
@@ -90,5 +90,5 @@ def _shares(limits: Limits, *, requested: int) -> int:
 
 
 def _set(found: str | None, *, requested: str) -> str:
-    """Return a set in Docker's spelling where the kernel has the same: `0,1` and `0-1` are equal."""
+    """Return the requested spelling if the kernel's set is equal, as `0,1` and `0-1` are."""
     return requested if found is None or numbers(found) == numbers(requested) else found

@@ -13,7 +13,7 @@ from shim.streaming.sessions import Kind, RemoteTask
 
 
 def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
-    """Return the URL at which a client can attach, once. Raise FailedPrecondition unless the container is running."""
+    """Return a URL for a single attach. Raise FailedPrecondition unless the container is running."""
     record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.ATTACH,
@@ -27,11 +27,10 @@ def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
 
 
 def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
-    """Connect the client with the container's process until one of them ends. Earlier output is not shown.
+    """Connect the client with the container's process until either ends. Earlier output is not shown.
 
-    Raise Stalled for a client that keeps the container from writing.
-
-    Whether the end of the client's input is the end of the container's is the container's `stdin_once`, kept by Docker.
+    Raise Stalled for a client that reads so slowly that it keeps the container from writing. Docker ends the
+    container's input with the client's if the container has `stdin_once`.
     """
 
     def resize(size: TerminalSize) -> None:
@@ -50,7 +49,7 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         first_process(rt, task.container_id) as first,
         rt.engine.attach_container(task.container_id, options=options) as stream,
     ):
-        # The form of the output follows from the container, whatever the client expects.
+        # The container decides whether the output is a terminal's, whatever the client expects.
         output = Output(stream, streams, tty=config.tty, patience=patience, room=rt.backlogs)
         if first is not None:
             streams.session.when_ended(first, output.process_ended)

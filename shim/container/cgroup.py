@@ -1,7 +1,8 @@
-"""Limits that Docker has no field for, written into the container's own cgroup after its start and each update.
+"""Limits that Docker has no field for: the server writes them into the container's cgroup after its start.
 
-There is a window of some milliseconds between start and write; Docker offers no earlier moment. They are written
-again after each update of Docker's own, since the OCI runtime, or systemd for it, then writes what it knows of.
+Between start and write the container runs some milliseconds without them; Docker offers no earlier moment. The server
+writes them again after each update through Docker, since the OCI runtime or systemd then resets the cgroup's files to
+the limits it knows.
 """
 
 from shim.api.v1 import api_pb2 as pb
@@ -16,22 +17,22 @@ from shim.spec.resources import check_memory, is_small, known_resources
 from shim.view.records import ContainerRecord, SandboxRecord
 
 EXIT_SECONDS = 1.0
-"""Bound on the way of a process out of the kernel."""
+"""How long a process that has left its cgroup may take to become a zombie."""
 
 
 def check_unified_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
-    """Check that the files of cgroup v2 exist on cgroup `version` ("1" or "2"); their names were checked before. Pure.
+    """Raise InvalidArgument for files of cgroup v2 on cgroup `version` "1". Pure.
 
-    Raise InvalidArgument on v1: OCI runtimes refuse them there too, and the kubelet sends none.
+    OCI runtimes refuse them there too, and the kubelet sends none. Validation has checked the names of the files.
     """
     if resources.unified and version != "2":
         raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
 
 
 def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: str, sandbox: SandboxRecord) -> None:
-    """Check the limits of a new container in this pod, as far as that is possible before it exists.
+    """Check the limits of a new container in this pod as far as possible before it exists.
 
-    The group of pause has the same files as that of the container will have beside it.
+    The cgroup of the pause container shows which files the cgroup of the container will have.
     """
     check_unified_possible(resources, field=field, version=rt.facts.info().cgroup_version)
     check_memory(resources, field=field)
@@ -45,9 +46,9 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
 
 
 def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
-    """List what must be written to a container's group for it to have `resources`, beside what Docker does.
+    """List the writes to a container's cgroup for the part of `resources` that Docker does not apply.
 
-    Unified keys come last: as with OCI runtimes they win over a field for the same.
+    Unified keys come last: like in OCI runtimes, they win over a field for the same limit.
     """
     return [
         *_memory(resources, group, field=field),
@@ -60,21 +61,21 @@ def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *,
 
 
 def needs_writing(resources: pb.LinuxContainerResources) -> bool:
-    """Return whether there may be anything that Docker has no field for."""
+    """Return whether `resources` may hold a limit that Docker has no field for."""
     memory = resources.memory_limit_in_bytes
     unlimited = NO_LIMIT in (memory, resources.memory_swap_limit_in_bytes)
     return bool(resources.unified or resources.hugepage_limits) or unlimited or is_small(memory)
 
 
 def wanted_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
-    """Return what a container is to have now, by Docker, its configuration and the updates since."""
+    """Return the limits that a container should have now, from Docker, its configuration and later updates."""
     return known_resources(record.host, rt.limits.get(record.id) or record.config.linux.resources)
 
 
 def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
-    """Write what Docker has no field for to the group of a container that has been started; not if it has ended.
+    """Write the limits that Docker has no field for to the cgroup of a started container, unless it has ended.
 
-    The caller holds its lock `limits`, or no other thread knows the container yet.
+    The caller holds the container's lock `limits`, or no other thread knows the container yet.
     """
     resources = wanted_resources(rt, record)
     if not needs_writing(resources):
@@ -85,9 +86,9 @@ def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxContainerResources) -> Group | None:
-    """Return the group of a running container; None when it has ended in the meantime, or is in no group of its own.
+    """Return the cgroup of a running container; None if it has ended, or the OCI runtime made no cgroup for it.
 
-    Raise FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
+    Raise FailedPrecondition if `resources` need a cgroup and the runtime made none, as sandboxed runtimes do.
     """
     pid = record.state.pid
     try:
@@ -99,9 +100,9 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
 
 
 def ends(pid: int) -> bool:
-    """Return whether the first process of a container has ended, or ends now.
+    """Return whether the first process of a container has ended or ends within EXIT_SECONDS.
 
-    It leaves its groups some time before it is a zombie, and Docker learns of its end some time after.
+    A process leaves its cgroups before it becomes a zombie, and Docker learns of its end later still.
     """
     with open_process(pid, what="write limits") as handle:
         return handle is None or handle.ends_within(EXIT_SECONDS)
@@ -114,8 +115,8 @@ def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) 
         writes.append(Write(*group.memory_file(memory), f"{field}.memory_limit_in_bytes"))
         both = both or memory
     if is_small(memory) or NO_LIMIT in (memory, both):
-        # An update of Docker's lifts no limit of swap. Kernels that do not count swap lack the file, and Docker, too,
-        # does without there.
+        # An update through Docker never lifts a swap limit. Kernels that do not count swap lack the file, and Docker
+        # does without it there, too.
         path, text = group.swap_file(NO_LIMIT if memory == NO_LIMIT else both, memory=memory)
         writes.append(Write(path, text, f"{field}.memory_swap_limit_in_bytes", optional=True))
     return writes
@@ -123,12 +124,12 @@ def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) 
 
 def _huge_pages(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
     writes = []
-    for one in resources.hugepage_limits:
-        size = page_size_name(one.page_size)
+    for wanted in resources.hugepage_limits:
+        size = page_size_name(wanted.page_size)
         paths = group.huge_page_files(size)
-        if not paths and one.limit:
+        if not paths and wanted.limit:
             raise FailedPrecondition(f"{field}: this node does not limit huge pages (no hugetlb controller)")
         for number, path in enumerate(paths):
-            # The kubelet sends 0 for every size a pod does not use, also where the kernel has no huge pages.
-            writes.append(Write(path, str(one.limit), f"{field}[{size}]", optional=not one.limit or number > 0))
+            # The kubelet sends 0 for every size a pod does not use, even if the kernel has no huge pages.
+            writes.append(Write(path, str(wanted.limit), f"{field}[{size}]", optional=not wanted.limit or number > 0))
     return writes

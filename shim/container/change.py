@@ -1,4 +1,4 @@
-"""Who changes a container: start, late start, update and recovery take turns, and each sees what the last one left."""
+"""Serialises changes of a container: start, late start, update and recovery each see the result of the previous."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +17,10 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def changing(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]:
-    """Hold off other changes of a container inside the block, and yield its record as it is then.
+    """Exclude other changes of a container inside the block; yield its record, read under the lock.
 
-    It is read again once no other change is under way, since that may have started or ended it. Raise NotFound for an
-    unknown id, also of a container that was removed in the meantime. A stop or removal does not wait: it may come at
-    any time inside the block.
+    Stop and removal take no lock: they may happen at any time inside the block. Raise NotFound for an unknown id, also
+    if the container was removed while waiting for the lock.
     """
     known = rt.view.container(container_id).id
     with rt.locks.limits(known):
@@ -31,11 +30,11 @@ def changing(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]:
 def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[ContainerRecord], None]) -> bool:
     """Call `apply` with a container that Docker starts late, if it runs by now.
 
-    Return whether that has been done, or never will be, since the container has ended or is gone. Docker starts one
-    late after its call has failed, or after the server that asked for it was killed.
+    Docker may start a container after the call has failed, or after the server that called was killed. Return True if
+    `apply` was called, or never will be because the container has ended or is gone.
 
-    For `shim.base.deferred_checks`: reads memory alone until the container runs. Raise Unavailable or DeadlineExceeded
-    while the view cannot answer: its last state may be out of date.
+    Meant for `shim.base.deferred_checks`: reads only memory until the container runs. Raise Unavailable or
+    DeadlineExceeded while the view cannot answer, since its last state may be out of date.
     """
     try:
         with deadline.bound(0):

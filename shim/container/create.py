@@ -47,13 +47,13 @@ log = structlog.get_logger(__name__)
 def create_container(
     rt: Runtime, *, sandbox_id: str, config: pb.ContainerConfig, sandbox_config: pb.PodSandboxConfig
 ) -> ContainerId:
-    """Create a container in a ready sandbox; the view knows it before this returns.
+    """Create a container in a ready sandbox, and add it to the view.
 
-    Fails if the sandbox is stopped or removed in the meantime: nothing is left then. A container of the same name and
-    attempt that does not run is removed first; raise AlreadyExists while it runs.
+    If the sandbox is stopped or removed meanwhile, fail and leave nothing behind. A stopped container of the same name
+    and attempt is removed first; raise AlreadyExists while it runs.
 
-    `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
-    fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
+    `sandbox_config` is the pod as the client sees it now. Only two of its fields count, the rest comes from the config
+    of RunPodSandbox: the log directory, which moves with a kubelet setting, and whether containers may be privileged.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
@@ -87,8 +87,7 @@ def create_container(
         updates = finish_with_plugins(
             rt, created, sandbox=sandbox, mounts=config.mounts, runtime=host["Runtime"], rollback=rollback
         )
-        # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is
-        # seen here.
+        # A concurrent StopPodSandbox or RemovePodSandbox has either seen this container, or is seen by this check.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
         update_others(rt, updates)
         rollback.commit()
@@ -98,9 +97,9 @@ def create_container(
 def _allows_privileged(pod_config: pb.PodSandboxConfig) -> bool:
     """Return whether a pod's containers may be privileged.
 
-    A kubelet works this out again for each create, from all containers that the pod has by then: one with an ephemeral
-    container for debugging may become privileged after its sandbox was made. The configuration of a legacy pod does
-    not record it.
+    A kubelet computes this for each create from the containers that the pod has then: an ephemeral container for
+    debugging can make a pod privileged after its sandbox was created. The config of a cri-dockerd pod does not record
+    it.
     """
     return pod_config.linux.security_context.privileged
 
@@ -115,7 +114,7 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     except NoCommand as error:
         raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
     except MountNameTooLong as error:
-        longest = f"the container_path of an image volume may have {LONGEST_PATH} characters with this docker"
+        longest = f"the container_path of an image volume may have {LONGEST_PATH} characters with this Docker"
         raise FailedPrecondition(f"{FAILED}: config.mounts: {longest}: {error}") from error
 
 
@@ -126,7 +125,7 @@ def _check_limits(created: Record | None, *, config: pb.ContainerConfig, body: J
 
 def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body: JsonObject) -> None:
     if any(mount.selinux_relabel for mount in config.mounts):
-        # Empty where SELinux is off, or does not confine this container: then its mounts need no label of its own.
+        # Empty if SELinux is off or does not confine this container: then its mounts need no label.
         label = rt.engine.inspect_container(container_id).mount_label
         if label:
             relabel_mounts(rt, config.mounts, body["HostConfig"]["Mounts"], label=label)
@@ -144,7 +143,7 @@ def _create_context(
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
     defaults = host_defaults(rt, sandbox.config, runtime_handler=sandbox.runtime_handler)
-    # A pod without a log directory has no logs, as with the other runtimes.
+    # A pod without a log directory has no logs, like in other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
     check_path_length(log_path, field="config.log_path below the log directory of the pod")
     image_id = _image_id(rt, config.image)
@@ -194,7 +193,7 @@ def _recursive_read_only(rt: Runtime, runtime: str) -> bool:
 
 
 def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecord) -> str:
-    """Return the full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
+    """Return the full id of the container whose pid namespace to join, which must run in the same pod; "" for none."""
     options = config.linux.security_context.namespace_options
     if options.pid != pb.TARGET:
         return ""

@@ -25,20 +25,17 @@ from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
-"""The first API version in which an exec is started with the size of its terminal."""
+"""First Engine API whose exec start takes the size of the terminal."""
 
 LOOK_SECONDS = 0.5
-"""How long output waits for its client before the process is looked for that has written it."""
+"""How long output waits for its client until the server checks whether the process that wrote it still runs."""
 
 ANSWER_SECONDS = 1.0
-"""Docker answers in milliseconds about an exec that runs."""
+"""Limit for Docker's answer about a running exec, which normally takes milliseconds."""
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
-    """Return the URL at which a client can run a command, once.
-
-    Raise FailedPrecondition unless the container is running.
-    """
+    """Return a URL for a single exec. Raise FailedPrecondition unless the container is running."""
     record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.EXEC,
@@ -55,15 +52,15 @@ def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
 def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     """Run the command between the client's streams and return its exit code.
 
-    When the client goes away, or the session fails, the process is killed before the error is raised. One that Docker
-    has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
+    If the client goes away or the session fails, kill the process and raise the error. A process that Docker has not
+    started by then, or that cannot be killed now, is killed later by deferred checks.
     """
     code = _by_own_exec(rt, task, streams)
     return _by_docker(rt, task, streams) if code is None else code
 
 
 def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
-    """Run the command and return its exit code; None where Docker has to run it."""
+    """Run the command and return its exit code; None if Docker has to run it."""
     request = Request(cmd=task.cmd, stdin=task.stdin, tty=task.tty, size=_known_size(streams))
     with begun(rt, running_container(rt, container_id=task.container_id), request) as command:
         if command is None:
@@ -72,7 +69,7 @@ def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
         def resize(size: TerminalSize) -> None:
             command.streams.resize(width=size.width, height=size.height)
 
-        # Nobody waits for this process but its client, so it waits for its client too.
+        # Only its client waits for this process, so its output may wait for the client, however long.
         output = Output(command.streams, streams, tty=task.tty, patience=Endless(), room=rt.backlogs)
         try:
             with inputs(command.streams, streams, resize=resize):
@@ -98,7 +95,7 @@ def _by_docker(rt: Runtime, task: RemoteTask, streams: Streams) -> int:
 
 
 def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first: ProcessHandle | None) -> Output:
-    """Run the command and take all its output; what the client has not taken yet is still to be delivered."""
+    """Run the command and read all its output. The caller must `deliver` the part that the client has not read."""
 
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
@@ -119,15 +116,16 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first
 
 
 def _known_size(streams: Streams) -> tuple[int, int] | None:
-    """Return width and height of the terminal if the client has sent them: the first lines depend on them."""
+    """Return width and height of the terminal if the client has sent them: the first lines of output need them."""
     size = None if streams.resize is None else streams.resize.known()
     return None if size is None else (size.width, size.height)
 
 
 class _UntilEnded:
-    """Lets output of a command wait for its client as long as the command itself runs: nobody else waits for it.
+    """Lets output wait for its client while the command runs.
 
-    Once that has ended Docker reports no other end in the container, and does not answer for this one.
+    Once the command has ended the output must be read: until then Docker reports no other exit in the container, and
+    does not answer for this exec.
     """
 
     def __init__(self, rt: Runtime, streams: Streams, *, exec_id: str) -> None:
@@ -138,14 +136,14 @@ class _UntilEnded:
         self.output: Output
 
     def waited(self, *, first: bool) -> None:  # noqa: ARG002 - the interface has it
-        """Have the output be taken once the process has ended, or at once where it is gone."""
+        """Read all output once the process has ended, or at once if the process is gone."""
         found = self._inspect()
         if found is not None and found.running and not found.pid:
-            return  # to be asked again
+            return  # Docker does not know the pid yet; ask again
         self.seconds = None
         if found is not None and found.running:
             with open_process(found.pid, what=f"exec {self._exec_id}") as process:
-                # The number may have become another process's before it was opened.
+                # The pid may have been reused before it was opened.
                 again = self._inspect()
                 if process is not None and again is not None and again.running:
                     self._session.when_ended(process, self.output.process_ended)
@@ -153,7 +151,7 @@ class _UntilEnded:
         self.output.process_ended()
 
     def _inspect(self) -> ExecInspect | None:
-        """Return the state of the exec; None if it has ended, and Docker waits with the answer."""
+        """Return the state of the exec; None if it has ended and Docker withholds the answer."""
         outer = deadline.current()
         try:
             with deadline.bound(ANSWER_SECONDS):
@@ -168,7 +166,7 @@ class _UntilEnded:
 class _EndWithContainer:
     """Ends the output of an exec whose container has ended: see `shim.container.exec_process.RUNNING_CHECK_SECONDS`.
 
-    Not before one check later, when none has come since.
+    Waits for a second check without new output, so that no output is lost.
     """
 
     def __init__(self, rt: Runtime, stream: ProcessStream, output: Output, *, container_id: str) -> None:
@@ -179,7 +177,7 @@ class _EndWithContainer:
         self._pieces = -1
 
     def check(self) -> None:
-        """Close the stream if the container ended before the last check, and no output has come since."""
+        """Close the stream if the container had ended at the last check, and no output has arrived since."""
         if last_known_running(self._rt, self._container_id):
             return
         self._output.process_ended()

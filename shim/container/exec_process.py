@@ -1,4 +1,4 @@
-"""The process of an exec: how it ended, the wait for that, and killing it. Docker knows only the first."""
+"""The process of an exec: waiting for its end, its exit code, and killing it. Docker's API offers only the exit code."""
 
 import threading
 import time
@@ -18,44 +18,43 @@ from shim.view.processes import is_in_container
 log = structlog.get_logger(__name__)
 
 KILL_SECONDS = 1.0
-"""How much later than its deadline an exec may be answered for its process to be gone by then. Where Docker answers,
-that takes milliseconds; what takes longer is done by deferred checks."""
+"""How long after its deadline an exec may be answered, so that its process is gone by then. A kill takes milliseconds
+while Docker answers; deferred checks finish a slower kill."""
 
 LATE_SECONDS = 120.0
-"""How long an exec that could not be ended is checked, counted while Docker answers. A daemon that was stuck for longer
-is mostly restarted, and has then forgotten the exec."""
+"""How long deferred checks try to kill an exec, counted while Docker answers. A daemon that is stuck for longer usually
+gets restarted, and then forgets the exec."""
 
 LATE_KILL_SECONDS = 0.1
-"""How long a deferred check waits for a process that it has killed. The next one checks whether it is gone."""
+"""How long a deferred check waits for the process it has killed. The next check tests whether the process is gone."""
 
 REPORT_SECONDS = 20.0
-"""How long Docker is given to report what must have happened: that a process whose output has ended has begun, and that
-one that the kernel shows as gone has ended. It learns of both from containerd, and the event can be lost for good."""
+"""Limit for Docker to report a start or an end that must have happened: the output has ended, or the kernel shows that
+the process is gone. Docker learns of both from containerd, whose event can be lost for good."""
 
 RUNNING_CHECK_SECONDS = 2.0
-"""Between two checks whether the container still runs: on Engine 20.10 the output of a command that was killed together
-with its container never ends, and nothing is known of the command any more."""
+"""Interval of checks whether the container still runs: on Engine 20.10 the output of a command that was killed together
+with its container never ends, and Docker knows nothing of the command any more."""
 
 EXIT_KILLED = 137
 """The exit code that newer Engines report for a command that was killed together with its container."""
 
 NOT_BEGUN_CODES = frozenset({126, 127, 128})
-"""Exit codes that Docker reports for a command that runc could not start; the first two if its file is the reason."""
+"""Exit codes that Docker reports for a command that runc could not start; 126 and 127 if its file is the reason."""
 
 _KILLED_CODES = frozenset({137, 255})
-"""Exit codes of a container that was killed, perhaps since its containerd-shim was, or whose end was missed."""
+"""Exit codes of a container that was killed, perhaps with its containerd-shim, or whose end Docker missed."""
 _ALIVE = frozenset({"running", "paused", "restarting"})
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
-"""Seconds between two polls for what Docker is to learn any moment. Each pause is twice the one before."""
+"""Seconds between two polls of Docker, which back off exponentially."""
 
 _FAST_SECONDS, _SLOW_PAUSE = 0.2, 0.2
-"""After so many seconds since the output has ended no pause is shorter: at most five questions a second, also where the
-process goes on for long before it ends."""
+"""Once output has been closed for _FAST_SECONDS, poll at most five times a second: the process may run on for long."""
 
 
 def _is_running(rt: Runtime, container_id: str) -> bool:
-    """Return whether the container may run: so may one that Docker does not inspect (CONTAINER_UNKNOWN)."""
+    """Return whether the container may run. CONTAINER_UNKNOWN, which Docker cannot inspect, may run, too."""
     try:
         return rt.view.container(container_id).state.may_run
     except NotFound:
@@ -63,13 +62,13 @@ def _is_running(rt: Runtime, container_id: str) -> bool:
 
 
 def last_known_running(rt: Runtime, container_id: str) -> bool:
-    """Return the same by the last known state. Never waits, and is known while Docker is away."""
+    """Return whether the container may run by its last known state. Never waits, and works while Docker is away."""
     known = rt.view.last_known(container_id)
     return known is not None and known.state.may_run
 
 
 def _inspect(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Read the state of an exec; of one that Docker forgot with the end of its container, that it was killed."""
+    """Read the state of an exec. If Docker forgot it at the end of its container, report it as killed."""
     try:
         return rt.engine.inspect_exec(exec_id)
     except NotFound:
@@ -87,7 +86,7 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 
 @contextmanager
 def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | None]:
-    """Yield a handle of a container's first process, None where none can be seen."""
+    """Yield a handle of a container's first process; None if it has none or cannot be opened."""
     record = rt.view.last_known(container_id)
     handle = None
     with ExitStack() as opened:
@@ -100,34 +99,32 @@ def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | No
 def check_exit_code(
     rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: ProcessHandle | None
 ) -> None:
-    """Raise for an exit code that is not the command's. `first` is the container's first process.
+    """Raise if Docker's exit code is not the command's. `first` is the container's first process.
 
-    FailedPrecondition if the container ended before the command began, for which Docker reports one of NOT_BEGUN_CODES.
+    FailedPrecondition if the container ended before the command began, which Docker reports as one of NOT_BEGUN_CODES.
 
-    ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
-
-    When a containerd-shim is killed, Docker may report 0 for its execs, whose processes go on until the container is
-    killed. So 0 counts only where the process of the command is gone, and the container goes on or has ended otherwise
-    than by being killed: a hook may well end its container.
+    ShimError for exit code 0 of a command that was cut off with its container. When a containerd-shim is killed, Docker
+    may report 0 for its execs, whose processes run on until the container is killed. So 0 counts only if the process of
+    the command is gone, and the container still runs or was not killed: a hook may end its container.
     """
     if ended.exit_code in NOT_BEGUN_CODES and not ended.pid and (first is None or first.has_ended()):
         raise FailedPrecondition(f"exec {exec_id}: container {container_id} is not running")
     if ended.exit_code != 0:
         return
-    what = f"exec {exec_id} in container {container_id}: docker reports exit code 0"
+    what = f"exec {exec_id} in container {container_id}: Docker reports exit code 0"
     if _still_runs(ended.pid, exec_id=exec_id, container_id=container_id):
         raise ShimError(f"{what}, but process {ended.pid} still runs; was the container's containerd-shim killed?")
     if first is None or not first.has_ended():
         return
     code = _container_exit_code(rt, container_id)
     if code is None:
-        raise ShimError(f"{what}, but the container's process is gone, and docker has not reported its exit code")
+        raise ShimError(f"{what}, but the container's process is gone, and Docker has not reported its exit code")
     if code in _KILLED_CODES:
-        raise ShimError(f"{what}, but the container was killed (exit code {code}): the result is not known")
+        raise ShimError(f"{what}, but the container was killed (exit code {code}): the result is unknown")
 
 
 def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:
-    """Return whether a process still runs in the cgroup of the container."""
+    """Return whether the process still runs in the container's cgroup."""
     if not pid:
         return False
     with open_process(pid, what=f"exec {exec_id}") as handle:
@@ -135,11 +132,11 @@ def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:
 
 
 def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
-    """Wait until Docker reports the end of a container whose process is gone; None if not within REPORT_SECONDS.
+    """Wait until Docker reports the end of a container whose process is gone; None after REPORT_SECONDS.
 
-    From Docker, not from the view, which defers an exit until all output is written.
+    Asks Docker, not the view, which defers an exit until all output is written.
     """
-    outer, what = deadline.current(), f"wait for docker's report of the end of container {container_id}"
+    outer, what = deadline.current(), f"wait for Docker's report of the end of container {container_id}"
     try:
         with deadline.bound(REPORT_SECONDS):
             pauses = _pauses(what, began=time.monotonic())
@@ -154,32 +151,32 @@ def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
 
 
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Wait until an exec whose output has ended has ended itself: a process may close its output and go on.
+    """Wait without limit for the end of an exec whose output has ended: a process may close its output and run on.
 
-    As long as that takes: the kernel reports the end by a pidfd. Raise ShimError if Docker does not report within
-    REPORT_SECONDS what the kernel has shown. If the container has ended by then, the process counts as killed.
+    The kernel reports the end by a pidfd. Raise ShimError if Docker does not report it within REPORT_SECONDS; but if
+    the container has ended by then, the process counts as killed.
     """
     poll_until = partial(_poll_until, rt, exec_id, container_id=container_id, began=time.monotonic())
     found = poll_until(lambda found: found.pid > 0 or not found.running)
     if found.running:
         with open_process(found.pid, what=f"exec {exec_id}") as handle:
-            # The pid could have been reused before the handle was opened; the Engine's answer after it decides.
+            # The pid may have been reused before it was opened, so Docker must still report it as running.
             if handle is not None and _inspect(rt, exec_id, container_id=container_id).running:
                 wait_all_ended([handle], what=f"wait for the end of exec {exec_id}")
-        # Docker learns of the end a little later than the kernel.
+        # Docker learns of the end slightly later than the kernel.
         found = poll_until(lambda found: not found.running)
     return found
 
 
 def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
-    """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope is.
+    """Kill the exec'd process with its process group, and wait for its end up to KILL_SECONDS, whatever the deadline.
 
-    None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
-    its output open: then the command has finished in time.
+    Return the state of an exec that had already exited, while background processes kept its output open: the command
+    finished in time. Return None if the process was killed.
 
-    None also if it has not begun, or has not ended by then: deferred checks kill it as soon as that can be done. Docker
-    may have the order to start it and begin it later. The same if it cannot be killed now, but then the failure is
-    raised: ResourceExhausted when no descriptor is free.
+    Return None also if the process has not begun, which Docker may still do, or has not ended within the limit: then
+    deferred checks kill it. They do so too if the kill fails, but then the failure is raised, such as ResourceExhausted
+    for lack of a descriptor.
     """
     try:
         with deadline.shielded(KILL_SECONDS):
@@ -196,11 +193,11 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
 def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
     """Kill the process as `end_process` does, for a client that gets the failure `because`.
 
-    A kill that is put off is logged and added to that failure as a note.
+    A failed kill is logged and added to `because` as a note; deferred checks repeat it.
     """
     try:
         return end_process(rt, exec_id, container_id=container_id)
-    except NotFound:  # Docker forgot it with the end of its container, which the view does not know yet
+    except NotFound:  # Docker forgot it at the end of its container, which the view does not know yet
         return None
     except ShimError as error:
         because.add_note(f"the exec'd process could not be ended yet: {error}")
@@ -211,15 +208,15 @@ def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because:
 def end_later(rt: Runtime, exec_id: str, *, container_id: str) -> None:
     """Kill an exec'd process by deferred checks: it has not begun, cannot be killed now, or no caller waits for it.
 
-    By polling: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
-    more for every probe of the node than the few questions here.
+    They poll, because Docker sends its event of an exec before the process has a pid, and subscribing to these events
+    would cost more for every probe of the node than a few polls.
     """
     check = partial(_kill_late, rt, exec_id, container_id=container_id)
     rt.deferred_checks.add(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
-    """Kill the process of an exec if it has one now; return whether it has ended or never can begin."""
+    """Kill the process of an exec if there is a process now; return whether it has ended or never can begin."""
     try:
         with deadline.bound(deferred_checks.CHECK_SECONDS):
             found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
@@ -231,11 +228,9 @@ def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
 
 
 def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: float) -> tuple[ExecInspect, bool]:
-    """Kill the process of an exec, and wait `seconds` for its end.
+    """Kill the process of an exec if it has begun, and wait `seconds` for its end.
 
-    Return its state before, and whether nothing of it is left.
-
-    With one question to Docker, or two where there is a process to kill: it must not wait for one to begin.
+    Return the state before the kill, and whether the process is gone. Asks Docker at most twice.
     """
     found = _inspect(rt, exec_id, container_id=container_id)
     if not found.running:
@@ -244,25 +239,25 @@ def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: floa
         return found, False
     with open_process(found.pid, what=f"exec {exec_id}") as handle:
         if handle is None:
-            # Docker may be seconds late to note an end; what it has not reported in time has not ended in time.
+            # Docker may report an end seconds late. A command whose end it has not reported has not finished in time.
             return found, True
         again = _inspect(rt, exec_id, container_id=container_id)  # as in `wait_ended`
         if not again.running:
             return again, True
-        handle.kill_group()  # what it runs would go on without a reader
+        handle.kill_group()  # else its children would run on without a reader
         return found, handle.ends_within(seconds)
 
 
 def _poll_until(
     rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str, began: float
 ) -> ExecInspect:
-    """Poll the state of an exec until its state is `wanted`, at most for REPORT_SECONDS.
+    """Poll the state of an exec until it is `wanted`. `began` is when its output ended, by the monotonic clock.
 
-    Then ShimError: a result that is guessed would pass a probe or a hook that has failed. Not DeadlineExceeded, which a
-    kubelet takes for a probe that has failed; any other error makes it ignore this result. If the container has ended,
-    the process was killed with it. `began` is when its output ended, by the monotonic clock.
+    After REPORT_SECONDS, report the process as killed if the container has ended, otherwise raise ShimError: a guessed
+    result could pass a failed probe or hook. Not DeadlineExceeded, which a kubelet counts as a failed probe; it ignores
+    a probe with any other error.
     """
-    outer, what = deadline.current(), f"wait for docker's report of exec {exec_id}"
+    outer, what = deadline.current(), f"wait for Docker's report of exec {exec_id}"
     try:
         with deadline.bound(REPORT_SECONDS):
             pauses = _pauses(what, began=began)
@@ -274,18 +269,16 @@ def _poll_until(
         if not last_known_running(rt, container_id):
             return ExecInspect(exit_code=EXIT_KILLED)
         raise ShimError(
-            f"exec {exec_id} in container {container_id}: its output has ended, but docker has not reported its end or "
-            f"its process for {REPORT_SECONDS:.0f} s, so that its exit code is not known; if this repeats, restart "
-            "containerd and docker"
+            f"exec {exec_id} in container {container_id}: its output has ended, but Docker has not reported its end or "
+            f"its process for {REPORT_SECONDS:.0f} s, so its exit code is unknown; if this repeats, restart "
+            "containerd and Docker"
         ) from error
 
 
 def _pauses(what: str, *, began: float) -> Iterator[None]:
-    """Yield after a pause, each time twice as long as before.
+    """Yield after a pause that doubles each time; at least _SLOW_PAUSE once _FAST_SECONDS have passed since `began`.
 
-    Raise Cancelled or DeadlineExceeded once `what` must not go on.
-
-    Once _FAST_SECONDS have passed since `began`, no pause is shorter than _SLOW_PAUSE.
+    Raise Cancelled or DeadlineExceeded for `what` at the end of the current scope.
     """
     seconds, never, scope = _FIRST_PAUSE, threading.Event(), deadline.current()
     while True:

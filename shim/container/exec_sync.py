@@ -27,17 +27,16 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
 OUTPUT_LIMIT = 16 << 20
-"""Bytes kept of each stream, as with the other runtimes; the rest is read and dropped, so that the command ends."""
+"""Bytes kept of each stream, like in other runtimes; further output is read and dropped, so that the command ends."""
 
 
 def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: int) -> pb.ExecSyncResponse:
     """Run a command in a running container and return its output and exit code.
 
-    `timeout` is in seconds, 0 for none. When it is over, the client goes away, or anything fails, the process is
-    killed before DeadlineExceeded, Cancelled or the failure is raised. That is waited for for a moment only
-    (`exec_process.KILL_SECONDS`): a process that Docker has not begun by then, or that cannot be ended now, is killed
-    later, as soon as that can be done. A view that is lost in the meantime is no failure: the command's own end counts.
-    Raise an error where Docker's exit code is not the command's (`exec_process.check_exit_code`).
+    `timeout` is in seconds, 0 for none. When it expires, the client goes away, or anything fails, kill the process and
+    raise DeadlineExceeded, Cancelled or the failure. The kill waits at most `exec_process.KILL_SECONDS`: a process that
+    Docker has not begun by then, or that cannot be killed, is killed later by deferred checks. An outage of the view
+    meanwhile is no failure. Raise an error if Docker's exit code is not the command's (`exec_process.check_exit_code`).
     """
     record = running_container(rt, container_id=container_id)
     began = time.monotonic()
@@ -49,7 +48,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
 
 
 def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb.ExecSyncResponse | None:
-    """Return the response; None where Docker has to run the command."""
+    """Return the response; None if Docker has to run the command."""
     output = _Kept()
     with begun(rt, record, Request(cmd=cmd)) as command:
         if command is None:
@@ -59,7 +58,7 @@ def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb
             code = command.wait()
         except BaseException as error:
             known = command.end()
-            # It has ended in time; only what it left in the background still has its output open.
+            # A known exit code means that the command finished in time; background processes hold its output open.
             if known is None or not isinstance(error, DeadlineExceeded):
                 raise
             code = known
@@ -85,12 +84,12 @@ def _by_docker(rt: Runtime, container_id: str, cmd: Sequence[str], *, seconds: f
 
 
 class _Kept:
-    """What is kept of the output of a command."""
+    """The beginning of a command's output."""
 
     def __init__(self) -> None:
         self._kept = {STDOUT: bytearray(), STDERR: bytearray()}
         self.pieces = 0
-        """So many have come."""
+        """Count of pieces received."""
 
     def take_all(self, frames: Iterable[tuple[int, bytes]]) -> None:
         for which, data in frames:
@@ -103,7 +102,7 @@ class _Kept:
 
 
 def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
-    """Build Docker's exec create body for a command without input and terminal."""
+    """Build Docker's exec create body for a command without input or terminal."""
     return {
         "Cmd": list(cmd),
         "AttachStdout": True,
@@ -115,9 +114,9 @@ def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
 
 
 def _collect(rt: Runtime, stream: ProcessStream, output: _Kept, *, container_id: str) -> None:
-    """Take all output.
+    """Read all output. After the end of the container, stop when none has arrived for RUNNING_CHECK_SECONDS.
 
-    It may never end if the container does: then until none has come for RUNNING_CHECK_SECONDS after that.
+    See there: the output may never end.
     """
     outer, pieces = deadline.current(), -1
     while last_known_running(rt, container_id) or output.pieces != pieces:

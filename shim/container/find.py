@@ -1,4 +1,4 @@
-"""Which container is meant, and which must not run beside it: one of its name and attempt, or with its log."""
+"""Finds containers by id, and finds containers that must not run at the same time: same attempt, or same log."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound
@@ -8,7 +8,7 @@ from shim.view.records import ContainerRecord
 
 
 def find_container(rt: Runtime, container_id: str) -> ContainerRecord | None:
-    """Return the container of an id or unique prefix; None for an unknown one, which is gone or never was."""
+    """Return the container of an id or unique prefix; None for an unknown id."""
     try:
         return rt.view.container(container_id)
     except NotFound:
@@ -16,7 +16,7 @@ def find_container(rt: Runtime, container_id: str) -> ContainerRecord | None:
 
 
 def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
-    """Return the container of an id or unique prefix. Raise NotFound, or FailedPrecondition if it does not run."""
+    """Return the running container of an id or unique prefix. Raise NotFound or FailedPrecondition."""
     record = rt.view.container(container_id)
     if not record.state.running:
         raise FailedPrecondition(f"container {record.id} is not running")
@@ -24,10 +24,9 @@ def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
 
 
 def twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> list[ContainerRecord]:
-    """Return the containers of this name and attempt in the pod, whatever Docker calls them; none of them runs.
+    """Return the stopped containers of this name and attempt in the pod, whatever their Docker names.
 
-    Raise AlreadyExists while one does: a kubelet that saw an older state of the pod would start the same container
-    twice.
+    Raise AlreadyExists if any of them runs: a kubelet that saw an older state of the pod would start it twice.
     """
     found = _twins(rt, metadata, sandbox_id=sandbox_id)
     for twin in found:
@@ -37,7 +36,7 @@ def twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId)
 
 
 def check_no_twin_runs(rt: Runtime, record: ContainerRecord) -> None:
-    """Raise before a start: AlreadyExists if its name and attempt run, FailedPrecondition if another writes its log."""
+    """Raise AlreadyExists if the same name and attempt runs, FailedPrecondition if a container writes the same log."""
     metadata = record.config.metadata
     for twin in _twins(rt, metadata, sandbox_id=record.sandbox_id):
         if twin.state.may_run:

@@ -6,10 +6,10 @@ from shim.view.queries import filter_containers
 
 
 def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Container]:  # noqa: A002 - the CRI's word
-    """List containers that fit every part of the filter; ids in it may be unique prefixes.
+    """List the containers that match every part of the filter, whose ids may be unique prefixes.
 
-    Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing. The messages are the
-    view's own: copy before a change.
+    Raise InvalidArgument for an ambiguous prefix, as in every other RPC; an unknown id matches nothing. The messages
+    belong to the view: copy before a change.
     """
     records = filter_containers(
         rt.unseen.seen(rt.view.containers()),

@@ -1,7 +1,7 @@
-"""Execs of an earlier server: it was stopped or killed before it could end them, and their clients have gone.
+"""Execs of an earlier server, which was stopped or killed before it could end them; their clients are gone.
 
-They are known by the mark of `shim.engine.detach_keys`; those that people start with `docker exec` have none. Docker
-itself forgets all execs when it is restarted, and what they run goes on until its container ends.
+The mark of `shim.engine.detach_keys` identifies them; an exec by `docker exec` has no mark. A restarted Docker forgets
+all execs, and their processes run until their container ends.
 """
 
 import structlog
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 
 def end_orphaned_execs(rt: Runtime, container_id: ContainerId) -> None:
-    """Have the execs that an earlier server left in a container ended by deferred checks, also one yet to begin.
+    """Let deferred checks end the execs that an earlier server left in a container, even before they begin.
 
-    Raise DeadlineExceeded for a container that Docker does not inspect in time, and Unavailable.
+    Raise Unavailable, or DeadlineExceeded if Docker does not answer in time.
     """
     with deadline.bound(deferred_checks.CHECK_SECONDS):
         try:
@@ -35,7 +35,7 @@ def end_orphaned_execs(rt: Runtime, container_id: ContainerId) -> None:
 def _is_orphaned(rt: Runtime, exec_id: str) -> bool:
     try:
         found = rt.engine.inspect_exec(exec_id)
-    except NotFound:  # it has ended
+    except NotFound:  # the exec has ended
         return False
     server = server_of(found.detach_keys)
     return found.exit_code is None and server not in ("", rt.server.mark)

@@ -1,4 +1,4 @@
-"""A command by the server's own exec (`shim.own_exec`), in a container that the view knows."""
+"""Runs a command by the server's own exec (`shim.own_exec`), in a container of the view."""
 
 from contextlib import AbstractContextManager
 
@@ -9,7 +9,7 @@ from shim.view.records import ContainerRecord
 
 
 def begun(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
-    """Run a command for the block; yield None where Docker has to run it."""
+    """Run a command for the block; yield None if Docker has to run it."""
     try:
         exec_root = rt.view.sandbox(record.sandbox_id).exec_root
     except NotFound:

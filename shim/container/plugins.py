@@ -1,4 +1,4 @@
-"""The part of NRI plugins in the life of a container: what they change of a new one, and how they learn of its end."""
+"""NRI plugins in the life of a container: they change a new container, and learn of its end."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 
 
 def hide_from_clients(rt: Runtime, key: Key, *, until: ExitStack) -> None:
-    """Show a container that is being made to no client until the stack ends, if plugins are to be told of it first.
+    """Hide a container that is being created from clients until the stack ends, if plugins must learn of it first.
 
-    They may connect at any time, so its events wait in any case.
+    Plugins may connect at any time, so the container's events wait in any case.
     """
     until.enter_context(rt.view.defer_events(key))
     until.enter_context(rt.unseen.making(key, hidden=lambda: rt.nri.active))
@@ -43,12 +43,12 @@ def finish_with_plugins(
     runtime: str,
     rollback: Rollback,
 ) -> OtherUpdates:
-    """Tell plugins of a container that Docker has made, and change it as they want; order what Docker cannot.
+    """Tell plugins of a container that Docker has created, apply their changes, and write its OCI runtime order.
 
-    Return the updates of other containers that they want. Raise FailedPrecondition for what is refused.
+    Return the updates of other containers that the plugins ask for. Raise FailedPrecondition for an impossible change.
     """
     if not isinstance(created, ContainerRecord):
-        raise NotFound("create container: it was removed externally while it was made")
+        raise NotFound("create container: it was removed externally meanwhile")
     adjustments = container_is_created(rt, created, sandbox=sandbox, rollback=rollback)
     changes = None
     if adjustments is not None:
@@ -89,7 +89,7 @@ def _set_limits(rt: Runtime, record: ContainerRecord, changes: Changes) -> None:
 
 
 def tell_stopped(rt: Runtime, record: ContainerRecord) -> None:
-    """Tell, once for each run, that a container has ended. What goes wrong is logged: it has ended all the same."""
+    """Tell plugins, once for each run, that a container has ended. Failures are only logged."""
     updates: Sequence[nri.ContainerUpdate] = container_has_stopped(rt, record)
     try:
         update_others(rt, updates)

@@ -1,4 +1,4 @@
-"""Between a process in Docker and its client: input, output and terminal size, each in a thread of its own."""
+"""Copies input, output and terminal sizes between a process in Docker and its client, each in a separate thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[TerminalSize], None]) -> Iterator[None]:
-    """Pass input and terminal sizes on while the block copies the output."""
+    """Forward input and terminal sizes to the process while the block copies the output."""
     threads = []
     scope = deadline.current()
     if streams.stdin is not None:
@@ -45,11 +45,11 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
 
 
 class Output:
-    """Copies the output of a process to its client, which may be slow, or not read at all.
+    """Copies the output of a process to its client, which may be slow or not read at all.
 
-    Docker reports no exit of a container, nor of any of its execs, while output of a process that has ended is not
-    taken. So the client has no part in it: from `process_ended` on all is taken at once, and waits here for the client
-    (`Backlog`). Until then the process waits, for as long as `patience` allows.
+    Docker reports no exit of a container or of its execs until the output of an ended process has been read. So after
+    `process_ended` all output is read at once, and waits in a `Backlog` for the client. Before, the process waits for
+    the client as long as `patience` allows.
     """
 
     def __init__(self, stream: ProcessStream, streams: Streams, *, tty: bool, patience: Patience, room: Room) -> None:
@@ -61,15 +61,15 @@ class Output:
         self._backlog: Backlog | None = None
         self._ended = False
         self.pieces = 0
-        """So many have been read."""
+        """Count of pieces read."""
 
     def process_ended(self) -> None:
-        """Take note that the process has ended. Idempotent, from any thread; does not wait."""
+        """Record that the process has ended. Idempotent, thread-safe, and does not block."""
         self._ended = True
         self._streams.session.wake_writers()
 
     def copy(self) -> None:
-        """Take all output to its end. Raise Cancelled when the client has gone, Stalled when it takes too little."""
+        """Read all output to its end. Raise Cancelled if the client has gone, Stalled if it reads too slowly."""
         try:
             self._copy()
         except ShimError as error:
@@ -87,7 +87,7 @@ class Output:
             self._pass_on(streams.stderr if number == STDERR else streams.stdout, piece)
 
     def deliver(self) -> None:
-        """Wait until the client has taken the rest. Raise Cancelled when it has gone."""
+        """Wait until the client has read the rest. Raise Cancelled if it has gone."""
         if self._backlog is not None:
             self._backlog.finish()
 
@@ -110,7 +110,7 @@ def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> No
                 stream.write(piece)
             stream.close_stdin()
         except ShimError as error:
-            # The process does not read any more, or the client has gone: the output shows which.
+            # The process stopped reading, or the client has gone; copying the output finds out which.
             log.debug("input closed early", error=error)
             stdin.abandon()
 

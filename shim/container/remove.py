@@ -10,13 +10,13 @@ from shim.runtime import Runtime
 def remove_container(rt: Runtime, *, container_id: str) -> None:
     """Remove a container, running or not, with its anonymous volumes. An unknown id is fine.
 
-    Its CRI log stays: the kubelet removes logs.
+    The CRI log stays: the kubelet removes it.
     """
     record = find_container(rt, container_id)
     if record is None:
         return
     if record.state.may_run:
-        ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it
+        ensure_killed(rt, record.id)  # waits until the last output is copied
     tell_stopped(rt, record)
     container_is_removed(rt, record)
     ensure_removed(rt, record.id)

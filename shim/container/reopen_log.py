@@ -6,13 +6,13 @@ from shim.runtime import Runtime
 
 
 def reopen_container_log(rt: Runtime, *, container_id: str) -> None:
-    """Continue in a new log file of the same name, after the kubelet has renamed the old one.
+    """Continue the log in a new file of the same name, after the kubelet has renamed the old file.
 
-    No line is lost, none is in both. Raise FailedPrecondition when the container is not running, and for one of a
-    legacy pod, whose log is Docker's. A container without a log has nothing to reopen.
+    No line is lost or duplicated. Raise FailedPrecondition if the container is not running, or belongs to a cri-dockerd
+    pod, whose log is Docker's. A container without a log has nothing to reopen.
     """
     record = running_container(rt, container_id=container_id)
     if record.legacy:
-        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it; its log is docker's")
+        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it; its log is Docker's")
     if record.log_path:
         rt.logs.reopen(record.id)

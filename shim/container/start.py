@@ -25,26 +25,26 @@ from shim.view.records import ContainerRecord
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""Bound on a start, also for a client that has gone: only with Docker's answer can what must not run be killed."""
+"""Limit of a start, also if the client goes away: only after Docker's answer can an unwanted container be killed."""
 KILL_SECONDS = 30.0
-"""Bound on killing a container that must not run."""
+"""Limit for killing a container that must not run."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
-    """Start a created container. Raise FailedPrecondition in any other state, and when its pod is not ready.
+    """Start a created container.
 
-    It does not run beside one of the same name and attempt (AlreadyExists), nor beside one with the same log.
-
-    When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
+    Raise FailedPrecondition in any other state, if its pod is not ready, or if another running container writes the
+    same log; AlreadyExists if the same name and attempt runs. If the OCI runtime cannot start the container, raise its
+    error; the container is then EXITED with reason StartError.
     """
-    # An update comes before or after: what it sets is not lost between a start and the writing of limits.
+    # Excludes updates, so that no limit is lost between the start and the writing of limits.
     with changing(rt, container_id) as record, _hold_locks(rt, record):
         _start(rt, record)
 
 
 @contextmanager
 def _hold_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
-    """Hold off the start of what must not run beside this container, and of too many at a time, inside the block."""
+    """Exclude starts of the same attempt or with the same log, and too many starts at a time, inside the block."""
     with rt.locks.start(record.sandbox_id, record.config.metadata), ExitStack() as held:
         if record.log_path:
             held.enter_context(rt.locks.log(record.log_path))
@@ -71,18 +71,18 @@ def _start(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _start_shielded(rt: Runtime, record: ContainerRecord) -> None:
-    """Start a container, whether or not its client waits; nothing runs if that fails."""
+    """Start a container even if its client goes away. If this fails, the container does not run."""
     with deadline.shielded(START_SECONDS):
         _start_in_docker(rt, record)
         try:
             started = rt.view.refresh_container(record.id)
-            # A StopPodSandbox in the meantime may have listed what runs before this container did.
+            # A concurrent StopPodSandbox may have listed the running containers before this one ran.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
             rt.stats_cache.container_started()
             if isinstance(started, ContainerRecord):
                 ensure_limits(rt, started)
         except ShimError:
-            # It would run on with weaker limits than asked for, or in a pod that is gone.
+            # Otherwise it would run with weaker limits than requested, or in a stopped pod.
             _kill_after_failed_start(rt, record.id)
             raise
 
@@ -91,7 +91,7 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
     try:
         rt.engine.start_container(record.id)
     except (Unavailable, DeadlineExceeded):
-        # Docker may have started it all the same, or do so yet.
+        # Docker may have started it nevertheless, or may start it later.
         _kill_after_failed_start(rt, record.id)
         raise
     except ShimError:
@@ -100,10 +100,10 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
-    """Create the log before there is anything to write. A log that cannot be created (full disk) fails no start."""
+    """Create the log before the first output. A container starts even if its log cannot be created (full disk)."""
     if not record.log_path or record.legacy:
         return
-    # Docker reports the path of its file only once the container has been started, if at all.
+    # Docker reports the path of its file only after the start, if at all.
     root = rt.facts.info().docker_root_dir
     docker = docker_log_path(driver_of(record.host.log_config.type), root=root, container_id=record.id)
     problem = rt.logs.follow_now(log_of(record, docker=docker))
@@ -112,7 +112,7 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _kill_after_failed_start(rt: Runtime, container_id: str) -> None:
-    """Kill a container whose start has failed: now if it runs, else when Docker starts it or answers later."""
+    """Kill a container whose start has failed: now if it runs, otherwise when Docker starts it later."""
     try:
         with deadline.shielded(KILL_SECONDS):
             ensure_killed(rt, container_id)
@@ -127,10 +127,10 @@ def _late_start(container_id: str) -> str:
 
 
 def _kill_late_start(rt: Runtime, container_id: str) -> bool:
-    """Kill a container whose start has failed if it runs now; return whether it has ended or is gone."""
+    """Kill a container whose start has failed, if it runs now; return whether it has ended or is gone."""
 
     def kill(record: ContainerRecord) -> None:
-        # Not one that another start has been asked for while this thread waited.
+        # No longer pending if a new StartContainer came while this thread waited for the lock.
         if rt.deferred_checks.is_pending(_late_start(container_id)):
             ensure_killed(rt, record.id)
             log.warning("killed container started late after failed start", container=record.id)

@@ -18,7 +18,7 @@ from shim.view.records import ContainerRecord
 
 
 def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
-    """Describe a container as the view knows it. Raise NotFound for an unknown id."""
+    """Describe a container from the view. Raise NotFound for an unknown id."""
     record = rt.view.container(container_id)
     if rt.unseen.is_hidden(record):
         raise NotFound(f"no container has the id {record.id}")
@@ -27,7 +27,7 @@ def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.Con
 
 
 def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
-    """Build the status of one container."""
+    """Build the status of a container."""
     state = record.state
     return pb.ContainerStatus(
         id=record.id,
@@ -55,8 +55,8 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
 def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list[pb.ContainerStatus]:
     """Build the statuses of a pod's containers, newest first.
 
-    A kubelet with EventedPLEG acts on the first of each name in PodSandboxStatus, and does not sort them itself: behind
-    an older attempt that has ended, the one that runs is missed, and asked for again.
+    A kubelet with EventedPLEG uses the first container of each name in PodSandboxStatus, and does not sort. If an older,
+    ended attempt came first, it would miss the running container and create it again.
     """
     newest_first = sorted(
         records, key=lambda record: (record.state.created_at, record.config.metadata.attempt), reverse=True
@@ -65,7 +65,7 @@ def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list
 
 
 def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
-    """Return the image as the client named it; for an id, which the kubelet sends, a name that it can show to users."""
+    """Return the image as the client named it; for an id, which the kubelet sends, a name to show to users."""
     image = rt.view.images.last_known(record.image_id)
     if image is None or references.image_id(record.image_spec.image) != image.id:
         return record.image_spec

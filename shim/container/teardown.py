@@ -1,4 +1,4 @@
-"""Killing, removing and creating Docker containers beside other clients of Docker: pause and application containers."""
+"""Kills, removes and creates pause and application containers in Docker, which other clients may change meanwhile."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,28 +34,28 @@ log = structlog.get_logger(__name__)
 
 
 def ensure_killed(rt: Runtime, container_id: str) -> None:
-    """Kill a container and wait for its end and its last output. One that is gone or does not run is fine."""
+    """Kill a container, and wait for its end and its last output. An unknown or stopped container is fine."""
     with suppress(NotFound, FailedPrecondition):
-        # Docker answers to SIGKILL once the container has ended.
+        # Docker answers SIGKILL only after the end of the container.
         rt.engine.kill_container(container_id, signal="SIGKILL")
     rt.view.refresh_exited(container_id)
 
 
 def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:
-    """Kill several containers side by side."""
+    """Kill several containers in parallel."""
     gather([partial(ensure_killed, rt, container_id) for container_id in container_ids])
 
 
 def ensure_removed(rt: Runtime, container_id: str) -> None:
-    """Remove a container by force; one that is gone is fine, one whose removal is in progress is waited for.
+    """Remove a container by force, or wait for its removal in progress. A container that is gone is fine.
 
-    Where Docker does not answer, it may have removed it, or do so yet: then no Remove will ever name it again, so a
-    deferred check removes what is kept of it.
+    If Docker does not answer, it may remove the container nevertheless. No RemoveContainer will then name it again, so
+    a deferred check removes the server's files of the container.
     """
     try:
         _remove(rt, container_id)
     except (Unavailable, DeadlineExceeded):
-        what = f"what is kept of container {container_id}, whose removal was not answered"
+        what = f"files of container {container_id}, whose removal Docker did not answer"
         rt.deferred_checks.add(partial(_clear, rt, container_id), what=what, seconds=LATE_SECONDS)
         raise
     rt.view.forget(container_id)
@@ -73,7 +73,7 @@ def _remove(rt: Runtime, container_id: str) -> None:
 
 
 def _clear(rt: Runtime, container_id: str) -> bool:
-    """Remove what is kept of a container that is gone; return False while it is there."""
+    """Delete the server's files of a container that is gone; return False while it exists."""
     with deadline.bound(CHECK_SECONDS):
         try:
             rt.engine.inspect_container(container_id)
@@ -91,9 +91,9 @@ def _delete_files(rt: Runtime, container_id: str) -> None:
 
 
 def _remove_left_root(rt: Runtime, container_id: str) -> None:
-    """Unmount the root of a removed container, where a dockerd that was killed during its start has left it mounted.
+    """Unmount the root of a removed container if a dockerd that was killed during its start left it mounted.
 
-    With the containerd image store the next dockerd does not, not even when it removes the container.
+    With the containerd image store, the next dockerd does not unmount it, not even when it removes the container.
     """
     path = container_root(rt.facts.info(), container_id)
     if path is None or not path.is_dir():
@@ -107,17 +107,17 @@ def _remove_left_root(rt: Runtime, container_id: str) -> None:
 
 
 def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
-    """Remove several containers side by side."""
+    """Remove several containers in parallel."""
     gather([partial(ensure_removed, rt, container_id) for container_id in container_ids])
 
 
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
-    """Create a container and return its id, also when the name is taken.
+    """Create a container and return its id, even if the name is taken.
 
-    A pod's container that was created under the name and does not run is a leftover of an abandoned attempt: it is
-    removed. A holder that a user made, that a user gave the name of another container, that cannot be removed, or that
-    Docker cannot find (its name index outlives a crash), keeps the name, and ours gets a suffix. Raise AlreadyExists
-    where a pod's container runs that was created under this name.
+    If a stopped container of a pod was created under this name, it is a leftover of an abandoned attempt and is
+    removed; if it runs, raise AlreadyExists. Any other holder keeps the name, and the new container's name gets a
+    suffix: a user's container, a renamed container, a container that cannot be removed, or a name whose container
+    Docker does not find (its index of names survives a crash).
     """
     try:
         return _create(rt, name=name, body=body)
@@ -132,7 +132,7 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     try:
         return rt.engine.create_container(name=name, body=body)
     except LogOptionsClash:
-        # Asked again at each create: Docker may have other options after a restart, and checks them before all else.
+        # Not remembered: Docker may have other log options after a restart, and checks them first at each create.
         return rt.engine.create_container(name=name, body=with_other_log_driver(rt.config, body))
 
 
@@ -151,7 +151,7 @@ def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:
 
 
 def remove_leftover(rt: Runtime, container_id: str) -> bool:
-    """Remove a container of an abandoned attempt, and return whether that succeeded: the next one can do without."""
+    """Remove a container of an abandoned attempt; return whether that succeeded. The next attempt works without."""
     try:
         ensure_removed(rt, container_id)
     except ShimError as error:

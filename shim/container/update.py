@@ -31,21 +31,20 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """What there was before an update, beside what Docker knows."""
+    """The state before an update that Docker does not know."""
 
     kept: pb.LinuxContainerResources | None
     files: dict[str, bytes]
-    """Content of the files of the container's group by path; none for a container that does not run."""
+    """Content of the cgroup's files by path; empty unless the container runs."""
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
 
 
 def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.LinuxContainerResources) -> None:
-    """Change the limits of a created or running container, all or none; what is 0 or empty stays as it is.
+    """Change the limits of a created or running container, all or none; 0 or "" leaves a limit unchanged.
 
-    A created container gets them when it is started. An OOM score is passed over: Docker cannot change it, and
-    containerd does not either. Raise FailedPrecondition for a container that has ended, and for a memory limit below
-    what it uses.
+    A created container gets the new limits at its start. The OOM score is ignored: Docker cannot change it, and
+    containerd does not either. Raise FailedPrecondition for an ended container, and for a memory limit below its usage.
     """
     with changing(rt, container_id) as known:
         record = _refresh_alive(rt, known.id)
@@ -56,15 +55,15 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
 
 
 def change_limits(rt: Runtime, *, container_id: str, limits: Wanted) -> None:
-    """Change the limits of a container in the same way, as NRI plugins want them, who are not told of it again."""
+    """Change the limits of a container in the same way for NRI plugins, without an event to them."""
     with changing(rt, container_id) as known:
         _change(rt, _refresh_alive(rt, known.id), limits)
 
 
 def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
-    """Make the updates of other containers that plugins have asked for with an answer.
+    """Apply the updates of other containers that plugins have asked for in an answer.
 
-    The caller holds the limits of no container. Raise what one fails with, unless it may fail.
+    The caller must hold no `limits` lock. Raise FailedPrecondition if an update fails that must not fail.
     """
     for update in updates:
         try:
@@ -76,7 +75,7 @@ def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
 
 
 def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
-    """Make one update that a plugin has asked for."""
+    """Apply an update that a plugin has asked for."""
     resources = update.linux.resources
     check_changeable(resources, field=FIELD)
     limits = to_cri(resources, field=FIELD)
@@ -87,7 +86,7 @@ def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
 def _asked_of_plugins(
     rt: Runtime, record: ContainerRecord, linux: pb.LinuxContainerResources
 ) -> tuple[Wanted, OtherUpdates]:
-    """Return the limits that plugins make of those in an update, and what else they want."""
+    """Return the limits of an update after changes by plugins, and the updates of other containers they ask for."""
     if not rt.nri.active:
         return Wanted(linux, {}), ()
     resources, others = container_is_updated(rt, record, of_cri(linux))
@@ -96,9 +95,9 @@ def _asked_of_plugins(
 
 
 def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRecord:
-    """Change the limits of a container that is alive; the caller holds them. Return its new record."""
-    # Strategy: check all that can be refused before the first write. Then Docker's fields; last the files it has no
-    # field for, since Docker, or the runtime for it, writes its own again. Any error puts all of it back in reverse.
+    """Change the limits of a live container and return its new record; the caller holds its lock `limits`."""
+    # Strategy: check everything before the first write. Then update Docker's fields, and last write the cgroup files
+    # that Docker has no field for, since Docker or the runtime rewrites them. An error undoes all in reverse.
     linux = limits.linux
     check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
     rt.limits.check(record.id)
@@ -122,7 +121,7 @@ def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRe
 
 
 def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:
-    """Return the container as Docker has it. Raise FailedPrecondition when it has ended, or its exit is pending."""
+    """Inspect the container and return its record. Raise FailedPrecondition if it has ended or its exit is pending."""
     record = _refresh(rt, container_id)
     if record.state.phase not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise _has_ended(record)
@@ -134,7 +133,7 @@ def _has_ended(record: ContainerRecord) -> FailedPrecondition:
 
 
 def _refresh(rt: Runtime, container_id: str) -> ContainerRecord:
-    """Inspect the container, and return its new record."""
+    """Inspect the container and return its new record."""
     record = rt.view.refresh_container(container_id)
     if not isinstance(record, ContainerRecord):
         raise NotFound(f"no container has the id {container_id}")
@@ -142,7 +141,7 @@ def _refresh(rt: Runtime, container_id: str) -> ContainerRecord:
 
 
 def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record: ContainerRecord) -> None:
-    """Refuse a limit that would make the kernel kill: it frees page cache that is not in use, the rest it cannot."""
+    """Refuse a limit below the working set, at which the kernel would kill: it can free only unused page cache."""
     limits = list(_memory_limits(linux))
     memory = group.memory() if group and limits else None
     for field, limit in limits:
@@ -154,7 +153,7 @@ def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record:
 
 
 def _memory_limits(linux: pb.LinuxContainerResources) -> Iterator[tuple[str, int]]:
-    """Yield field and bytes of each limit of memory that an update sets. They are written one after the other."""
+    """Yield field and bytes of each memory limit that an update sets."""
     if linux.memory_limit_in_bytes > 0:
         yield "memory_limit_in_bytes", linux.memory_limit_in_bytes
     limit = bytes_from_limit(linux.unified.get(MEMORY_FILE, "max"))
@@ -185,7 +184,7 @@ def _apply(
         rt.limits.put(record.id, beyond)
     if body:
         _update_in_docker(rt, record, body=body)
-    # Last, since Docker writes again what it knows of.
+    # Last, since Docker's update rewrites the same cgroup.
     if not write_all(writes):
         raise _has_ended(record)
 
@@ -194,14 +193,14 @@ def _update_in_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject)
     try:
         rt.engine.update_container(record.id, body=body)
     except ShimError as error:
-        # Docker, containerd and runc each have words of their own for a container that ends meanwhile.
+        # Docker, containerd and runc word the error differently for a container that ends meanwhile.
         if type(error) is ShimError and record.state.pid and ends(record.state.pid):
             raise _has_ended(record) from error
         raise
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
-    """Undo as much as can be undone, in this order from the last: Docker's fields, the files, what is kept."""
+    """Undo as much as possible: Docker's fields, then the cgroup files, then the stored limits."""
     with ExitStack() as undoing:
         undoing.callback(rt.view.refresh_container, record.id)
         undoing.callback(rt.limits.put, record.id, former.kept)
@@ -210,7 +209,7 @@ def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former:
 
 
 def _undo_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
-    # Docker itself puts back what it refuses; after a lost answer its state is unknown.
+    # Docker restores its fields after a refusal; after a lost answer its state is unknown.
     if body and rt.engine.inspect_container(record.id).host_config != record.host:
         sets = {"cpuset_cpus": former.cpuset_cpus, "cpuset_mems": former.cpuset_mems}
         rt.engine.update_container(record.id, body=former_fields(record.host, body, **sets))

@@ -224,7 +224,7 @@ def test_an_end_that_docker_has_missed_is_an_error_and_asked_for_ever_more_rarel
     os.killpg(leader.pid, 9)
 
     began = time.monotonic()
-    with pytest.raises(ShimError, match="its exit code is not known") as raised:
+    with pytest.raises(ShimError, match="its exit code is unknown") as raised:
         wait_ended(rt, exec_id, container_id=container)
 
     assert not isinstance(raised.value, DeadlineExceeded)  # a kubelet would take it for a failed probe
@@ -251,7 +251,7 @@ def test_docker_is_asked_rarely_also_about_a_process_that_goes_on_without_output
     monkeypatch.setattr(engine, "inspect_exec", timed)
     ending = threading.Timer(0.4, os.killpg, (leader.pid, 9))
     ending.start()
-    with pytest.raises(ShimError, match="its exit code is not known"):
+    with pytest.raises(ShimError, match="its exit code is unknown"):
         wait_ended(rt, exec_id, container_id=container)
     ending.join()
 
@@ -265,7 +265,7 @@ def test_a_process_that_docker_never_reports_is_an_error(
 ) -> None:
     monkeypatch.setattr(exec_process, "REPORT_SECONDS", 0.3)
     exec_id = begun(engine, container, pid=0)
-    with pytest.raises(ShimError, match="its exit code is not known"):
+    with pytest.raises(ShimError, match="its exit code is unknown"):
         wait_ended(rt, exec_id, container_id=container)
 
 

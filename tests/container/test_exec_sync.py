@@ -279,7 +279,7 @@ def test_a_success_that_docker_reports_of_a_killed_container_is_none(
             with pytest.raises(TimeoutError):
                 answer.result(0.1)
         engine.exit_container(container, exit_code=code)
-        with pytest.raises(ShimError, match=rf"docker reports exit code 0, but the container was killed .*{code}"):
+        with pytest.raises(ShimError, match=rf"Docker reports exit code 0, but the container was killed .*{code}"):
             answer.result(SECONDS)
 
 
@@ -316,5 +316,5 @@ def test_a_success_of_a_process_that_still_runs_is_none(
     container = running(rt, ready_pod(rt))
     monkeypatch.setattr("shim.view.processes._in_cgroup_of", lambda known, _: known == container)
     engine.script_exec(ExecScript(pid=sleeper.pid))
-    with pytest.raises(ShimError, match=f"docker reports exit code 0, but process {sleeper.pid} still runs"):
+    with pytest.raises(ShimError, match=f"Docker reports exit code 0, but process {sleeper.pid} still runs"):
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)

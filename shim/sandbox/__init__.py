@@ -1,1 +1,1 @@
-"""Pod sandboxes: one file for each verb of the CRI, and what they share: spec, network, dns."""
+"""Pod sandboxes: a file for each verb of the CRI, and the functions they share."""

@@ -1,4 +1,4 @@
-"""The start of a pause container, and of its network beside it."""
+"""Starts a pause container and its network in parallel."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,9 +19,9 @@ from shim.spec.defaults import docker_cgroup_parent
 from shim.view.processes import is_in_container
 
 LEAVES_NAMESPACE_API = (1, 48)
-"""First Engine API whose Engines all leave the network namespace of pause alone but for `lo`.
+"""First Engine API whose Engines touch only `lo` in the network namespace of pause.
 
-Others switch IPv6 off in a hook, for all interfaces that are there.
+Older Engines switch IPv6 off in a hook, on all interfaces that exist then.
 """
 
 log = structlog.get_logger(__name__)
@@ -30,11 +30,12 @@ log = structlog.get_logger(__name__)
 def bring_up(
     rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig, rollback: Rollback
 ) -> SandboxCheckpoint:
-    """Write the checkpoint, start the pause container and run ADD; return the checkpoint with the result.
+    """Write the checkpoint, start the pause container and run CNI ADD; return the checkpoint with the result.
 
-    Strategy: the first two side by side, since the disk can take as long as Docker. ADD begins once the checkpoint is
-    written and the network namespace is complete, which mostly is before Docker answers the start (`TaskWatch`); where
-    that cannot be seen, once Docker has. It ends before this returns: what has begun is undone as a whole.
+    The checkpoint is written during the start, since the disk can take as long as Docker. ADD begins once the
+    checkpoint is written and the network namespace is complete, which is usually before Docker answers the start
+    (`TaskWatch`). If that cannot be observed, ADD begins after Docker's answer. All steps have ended when this returns,
+    so that a failure is undone as a whole.
     """
     if checkpoint.network is None:
         gather([partial(_write_down, rt, checkpoint), partial(_start, rt, checkpoint, config=config)])
@@ -49,7 +50,7 @@ def bring_up(
 
 
 class _StartWithNetwork:
-    """The steps for a pod with a network; the first three may run side by side."""
+    """The steps for a pod with a network; `write_down`, `start` and `attach_early` run in parallel."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class _StartWithNetwork:
         _finish_start(self._rt, self._checkpoint, config=self._config)
 
     def attach_early(self) -> None:
-        """Attach the network before Docker has answered the start, if it can be seen when the namespace is complete."""
+        """Attach the network before Docker answers the start, if the complete namespace can be observed."""
         pid = self._task.wait()
         if not pid or self._written.exception() is not None:
             return
@@ -99,9 +100,9 @@ class _StartWithNetwork:
         self._add()
 
     def attach(self) -> SandboxCheckpoint:
-        """Return the checkpoint with the result of ADD, which is run now unless it has been.
+        """Return the checkpoint with the result of ADD; run ADD now unless `attach_early` has.
 
-        In any case pause must run, and the pinned namespace be that of its process.
+        Raise FailedPrecondition unless pause runs in the pinned namespace.
         """
         pid = self._rt.view.sandbox(self._checkpoint.sandbox_id).state.pid
         if self._attached is not None:
@@ -111,41 +112,41 @@ class _StartWithNetwork:
         return self._add()
 
     def _pin(self, pid: int, *, confirmed: Callable[[], bool] = lambda: True) -> None:
-        """Pin the network namespace of this process, and prepare it for plugins."""
+        """Pin the network namespace of process `pid`, and prepare it for plugins."""
         self._rollback.undo("the pin of its network namespace", partial(network.unpin_netns, self._checkpoint))
         network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
         network.prepare_netns(self._checkpoint, sysctls=self._config.linux.sysctls)
 
     def _add(self) -> SandboxCheckpoint:
-        """Run ADD. One that failed half-way is undone by DEL."""
+        """Run ADD. The rollback runs DEL, also after an ADD that failed half-way."""
         self._rollback.undo("its network", partial(network.release, self._rt, self._checkpoint))
         self._attached = network.attach(self._rt, self._checkpoint)
         return self._attached
 
 
 def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> str:
-    """Return the directory of pause's control group if ADD may begin as soon as the network namespace exists, else "".
+    """Return the directory of pause's cgroup if ADD may begin as soon as the network namespace exists, otherwise "".
 
-    It has to wait where runc or Docker change more in the namespace later than a plugin may want to have changed: runc
-    sets the sysctls of the pod, and two that Docker gives all containers (`net.ipv4.ping_group_range`,
+    ADD must wait if runc or Docker later change settings of the namespace that a plugin may set: runc sets the pod's
+    sysctls, and two that Docker gives all containers (`net.ipv4.ping_group_range`,
     `net.ipv4.ip_unprivileged_port_start`).
     """
     if rt.engine.api_version < LEAVES_NAMESPACE_API:
         return ""
     if config.linux.security_context.namespace_options.pid == pb.NODE:
-        return ""  # nothing shows then which process of runc is the one
+        return ""  # runc's first process cannot be recognised in the host's pid namespace
     if any(name.startswith("net") for name in config.linux.sysctls):
         return ""
     if checkpoint.network is None or any("sysctl" in plugin for plugin in checkpoint.network.conflist["plugins"]):
         return ""
     parent = docker_cgroup_parent(rt, config)
     if not parent:
-        return ""  # a client without control groups of its own: Docker's default, which only Docker knows
+        return ""  # the client set no cgroup parent: only Docker knows its default
     return rt.cgroups.directory(checkpoint.sandbox_id, parent=parent, systemd=rt.facts.systemd_cgroups)
 
 
 def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Keep what is about to be set up, twice: after the loss of one record, the other is enough to clean up."""
+    """Record the network about to be set up in two places, so that clean-up works after the loss of either record."""
     network.record_intent(rt, checkpoint)
     rt.checkpoints.put(checkpoint)
 
@@ -156,9 +157,9 @@ def _start(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxC
 
 
 def _finish_start(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> None:
-    """Have the view know the pause container as it runs, and its resolv.conf as it was asked for."""
+    """Refresh the view of the pause container, and restore its resolv.conf."""
     rt.view.refresh_container(checkpoint.sandbox_id)
-    # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
+    # Docker may have written to the mounted resolv.conf while it set up its networking.
     record = rt.view.sandbox(checkpoint.sandbox_id)
     rt.tasks.learn(record.exec_root)
     dns.ensure_pod_resolv_conf(rt, config)

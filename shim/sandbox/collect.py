@@ -1,9 +1,9 @@
-"""Clean-up of networks that belong to no pod any more, at the start and every `cni_gc_interval`.
+"""Cleans up networks whose pod is gone, at the start and every `cni_gc_interval`.
 
-Pods release what they have when they are stopped. This is for what is left when no call can ask for that any more: the
-state directory was cleared under pods, or a plugin let something go too late. What this server made is known by the CNI
-cache, which names it (`shim.cni.cache.Owner`) before a namespace is pinned or ADD is run. All else belongs to another
-runtime, whatever it is called, and stays.
+Pods release their networks when they are stopped. This releases the networks that no call can release any more, since
+the state directory was cleared under pods, or a plugin released something too late. The CNI cache records the owner of
+each network (`shim.cni.cache.Owner`) before its namespace is pinned and ADD is run. Networks of other runtimes stay,
+whatever their names.
 """
 
 from collections.abc import Collection
@@ -24,25 +24,25 @@ from shim.runtime import Runtime
 from shim.sandbox.network import delete, engine_of, netns_path
 
 WIDTH = 8
-"""Attachments that are cleaned up side by side."""
+"""Attachments that are cleaned up in parallel."""
 LOCK_SECONDS = 1.0
-"""How long the lock of a sandbox is waited for. Who holds it works on that very sandbox."""
+"""Limit of the wait for the lock of a sandbox, whose holder is working on that sandbox."""
 ORPHAN_SECONDS = 60.0
-"""For the DEL of one attachment."""
+"""Limit for the DEL of an attachment."""
 GC_SECONDS = 30.0
-"""For the GC of one network, during which pods that are being made wait."""
+"""Limit for the GC of a network; pods that are being created wait for it."""
 
 OTHER_CACHES = (Path("/var/lib/cni"), Path("/var/lib/cni/cache"))
-"""Where others with the CNI reference library keep their attachments: containerd, CRI-O and podman; cri-dockerd."""
+"""CNI caches of other users of the CNI reference library: containerd, CRI-O and podman; cri-dockerd."""
 
 log = structlog.get_logger(__name__)
 
 
 def collect_networks(rt: Runtime) -> bool:
-    """Run DEL for attachments of this server without a pod, unpin their namespaces, and run GC where plugins know it.
+    """Run DEL for this server's attachments without a pod, unpin their namespaces, and run GC if plugins support it.
 
-    Unavailable while Docker is away: then it is not known which pods there are. What fails is logged; False if that was
-    the DEL of an attachment, which the next call tries again.
+    Failures are logged. Return False if a DEL failed; the next call tries it again. Raise Unavailable while Docker is
+    away, since the pods are unknown then.
     """
     orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=_pods(rt))
     released = gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
@@ -53,12 +53,12 @@ def collect_networks(rt: Runtime) -> bool:
 
 
 def _pods(rt: Runtime) -> set[str]:
-    """Return the ids of all sandboxes, also of those of which only a checkpoint is left: their Remove releases them."""
+    """Return the ids of all sandboxes, including those with only a checkpoint left, which RemovePodSandbox releases."""
     return {record.id for record in rt.view.sandboxes()} | {known.sandbox_id for known in rt.checkpoints.all()}
 
 
 def _try_release(rt: Runtime, orphan: Attachment) -> bool:
-    assert orphan.owner is not None  # noqa: S101 - that is how it was found
+    assert orphan.owner is not None  # noqa: S101 - own_attachments selects by owner
     try:
         with deadline.bound(LOCK_SECONDS) as waiting, rt.locks.sandbox(orphan.owner.sandbox):
             waiting.restart(ORPHAN_SECONDS)
@@ -71,9 +71,9 @@ def _try_release(rt: Runtime, orphan: Attachment) -> bool:
 
 
 def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
-    """Whether there still is no such pod; the caller holds the lock of its name, so that none is being made.
+    """Return whether the pod still does not exist. The caller holds the lock of its name, so none is being created.
 
-    Docker is asked, too: the network of a container that runs must not go because a list came without it.
+    Asks Docker as well: a running container must not lose its network because a list lacked it.
     """
     if orphan.container_id in _pods(rt):
         return False
@@ -86,17 +86,17 @@ def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
 
 def _release(rt: Runtime, orphan: Attachment) -> None:
     path = Path(orphan.netns)
-    # Its directory may have been another setting then.
+    # Only the name counts: the setting of the directory may have changed since.
     if path.name != netns_path(rt, orphan.container_id).name:
-        raise FailedPrecondition(f"its network namespace {path} has not the name of a pin of this server")
+        raise FailedPrecondition(f"network namespace {path} was not pinned by this server")
     delete(rt, orphan, forget=False)
     unpin(path)
-    rt.cni.plugins.forget(orphan)  # at last: it is what a next try starts from
+    rt.cni.plugins.forget(orphan)  # last, since the next try needs it
     log.info("released orphaned CNI attachment", sandbox=orphan.container_id, network=orphan.network)
 
 
 def _networks(rt: Runtime) -> dict[str, JsonObject]:
-    """Return the configuration of each network that is in force or has pods, by its name; the newest of each."""
+    """Return the newest configuration of each network that is in use or has pods, by name."""
     ready = sorted(rt.checkpoints.all(), key=lambda checkpoint: checkpoint.created_at)
     found = {str(known.network.conflist["name"]): known.network.conflist for known in ready if known.network}
     chosen = rt.cni.networks.status().ready and rt.cni.networks.chosen()
@@ -108,16 +108,16 @@ def _collect(rt: Runtime, conflist: JsonObject) -> None:
     try:
         with deadline.bound(GC_SECONDS):
             if not rt.cni.plugins.run_gc(conflist, partial(_valid, rt, conflist)):
-                log.info("CNI GC postponed: ADD or DEL running all the time", network=name)
+                log.info("CNI GC postponed: ADD or DEL in progress", network=name)
     except ShimError as error:
         log.warning("CNI GC failed", network=name, error=error)
 
 
 def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:
-    """Return container id and interface of each attachment to a network that must stay.
+    """Return container id and interface of each attachment to the network that must stay.
 
-    Those of pods that have not been released, and whatever another runtime has on a network of the same name: in its
-    cache, or in the reservations of host-local alone.
+    These are the unreleased attachments of pods, and all of other runtimes on a network of the same name, whether in
+    their cache or only in the reservations of host-local.
     """
     name = conflist["name"]
     known = rt.checkpoints.all()

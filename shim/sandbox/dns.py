@@ -1,7 +1,7 @@
-"""The resolv.conf of a pod: one file on the host, ours, bind-mounted by every container of the pod.
+"""The resolv.conf of a pod: a file of the server on the host, bind-mounted into every container of the pod.
 
-Docker writes a resolv.conf of its own whenever a container starts; a file it does not own keeps what the kubelet asked
-for over a restart of the pause container and of the daemon.
+Docker rewrites its own resolv.conf whenever a container starts. It does not own the pod's file, which so keeps the
+kubelet's settings over restarts of the pause container and of the daemon.
 """
 
 from pathlib import Path
@@ -15,13 +15,13 @@ from shim.view.records import SandboxRecord
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
 RESOLV_CONF_LIMIT = 1 << 20
-"""Bytes of the host's file."""
+"""Bytes of the host's file at most."""
 
 
 def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> bytes:
-    """Return the content of the file; without any DNS setting the host's own, as the CRI wants. Raise ShimError.
+    """Return the content of the file: the DNS settings, or the host's resolv.conf if there are none, as the CRI wants.
 
-    Bytes, since a comment of the host's may be in any encoding.
+    Bytes, since a comment in the host's file may have any encoding. Raise ShimError if it cannot be read.
     """
     lines = [] if dns is None else _lines(dns)
     if lines:
@@ -30,7 +30,7 @@ def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> b
         try:
             return read_regular(host, most=RESOLV_CONF_LIMIT)
         except FileNotFoundError:
-            return b""  # a host without a resolver is no reason to run no pods
+            return b""  # pods run on a host without a resolver, too
 
 
 def _lines(dns: pb.DNSConfig) -> list[str]:
@@ -43,38 +43,38 @@ def _lines(dns: pb.DNSConfig) -> list[str]:
 
 
 def write_resolv_conf(path: Path, content: bytes) -> None:
-    """Make or rewrite the file in place: running containers have mounted this very inode."""
+    """Create the file or rewrite it in place: running containers have mounted its inode."""
     with failing_as(f"write {path}"):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if _has(path, content):
-            path.touch()  # by its time the recovery knows what no request of this server is about
+            path.touch()  # recovery removes unused files that are older than this server
             return
-        # Not atomic on purpose: a rename would leave the containers with the old file.
+        # Not atomic: a rename would leave the containers with the old file.
         path.write_bytes(content)
         path.chmod(0o644)
 
 
 def _has(path: Path, content: bytes) -> bool:
-    """Return whether the file is as it should be. A pod may have written to it, as much as it likes."""
+    """Return whether the file has this content. A pod may have written any amount to it."""
     try:
         return read_regular(path, most=len(content)) == content
     except OSError:
-        return False  # what is wrong with it, the write says
+        return False  # the write that follows reports the error
 
 
 def ensure_pod_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
-    """Write the file of a pod, unless it has the right content already. Raise ShimError where that fails."""
+    """Write the file of a pod unless it has the right content. Raise ShimError on failure."""
     wanted = resolv_conf(config.dns_config if config.HasField("dns_config") else None)
     write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
 
 
 def label_pod_resolv_conf(rt: Runtime, record: SandboxRecord) -> None:
-    """Label the file so that a pod that SELinux confines can read it: Docker labels only what it makes itself."""
+    """Label the file for a pod that SELinux confines: Docker labels only files that it creates itself."""
     if record.mount_label:
         label_file(pod.resolv_conf_path(rt, metadata=record.config.metadata), label=record.mount_label)
 
 
 def remove_resolv_conf(path: Path) -> None:
-    """Remove the file; one that is gone is fine."""
+    """Remove the file if it exists."""
     with failing_as(f"remove {path}"):
         path.unlink(missing_ok=True)

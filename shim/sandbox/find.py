@@ -1,7 +1,7 @@
-"""Which pod sandboxes there are: those whose pause container exists, and those of which only a checkpoint is left.
+"""Finds pod sandboxes: those whose pause container exists, and those with only a checkpoint left.
 
 A pause container can be removed externally (`docker rm -f`, `docker system prune`) while its addresses are still
-reserved. Listed as not ready, it is stopped and removed by the kubelet like any other, which releases them.
+reserved. The sandbox is listed as not ready, so the kubelet stops and removes it, which releases the addresses.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def sandboxes(rt: Runtime) -> list[SandboxRecord]:
 
 
 def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
-    """Return the sandbox of an id or unique prefix. Raise NotFound, or InvalidArgument when the prefix is ambiguous."""
+    """Return the sandbox of an id or unique prefix. Raise NotFound, or InvalidArgument for an ambiguous prefix."""
     try:
         return rt.view.sandbox(sandbox_id)
     except NotFound:
@@ -39,7 +39,7 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
 
 
 def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
-    """Return the sandbox of a full id as last known, also while Docker is away; None for an unknown one."""
+    """Return the last known sandbox of a full id, also while Docker is away; None for an unknown id."""
     record = rt.view.last_known(sandbox_id)
     if isinstance(record, SandboxRecord):
         return record
@@ -49,10 +49,7 @@ def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
 
 @contextmanager
 def hold_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
-    """Hold the lock of a sandbox's name, and yield its record as it is then; None for an unknown id.
-
-    Read again under the lock, since its last holder may have started, stopped or removed the sandbox.
-    """
+    """Hold the lock of a sandbox's name; yield its record, read under the lock, or None for an unknown id."""
     try:
         name = sandbox_name(find_sandbox(rt, sandbox_id).config.metadata)
     except NotFound:

@@ -1,8 +1,8 @@
 """The network of a pod, from intent to release.
 
-The checkpoint holds the intent before anything exists: which CNI configuration, with which arguments, in which network
-namespace. ADD adds its result there; DEL runs with what is written there, whatever the node's configuration is by
-then, until it has succeeded once.
+The checkpoint holds the intent before anything exists: the CNI configuration, its arguments and the network namespace.
+ADD adds its result to the checkpoint. DEL runs with the recorded values, whatever the node's configuration is by then,
+and is repeated until it succeeds.
 """
 
 import os
@@ -34,28 +34,28 @@ from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
 
 CHECK_SECONDS = 5.0
-"""How long each plugin may take for CHECK."""
+"""Limit for each plugin's CHECK."""
 
 _DISABLE_IPV6 = re.compile(r"net/ipv6/conf/([^/]+)/disable_ipv6\Z")
-"""Sysctl by which a pod can ask to have no IPv6, with slashes; the group is `all`, `default` or an interface."""
+"""Sysctl by which a pod can switch IPv6 off, with slashes; the group is `all`, `default` or an interface."""
 
 log = structlog.get_logger(__name__)
 
 
 def netns_path(rt: Runtime, sandbox_id: str) -> Path:
-    """Return the path at which the network namespace of a sandbox is pinned."""
+    """Return the path of the pinned network namespace of a sandbox."""
     return rt.config.netns_directory / f"cri-{sandbox_id}"
 
 
 def engine_of(rt: Runtime) -> str:
-    """Name the Engine whose pods this server's attachments are: the path of its socket, links followed."""
+    """Return the resolved path of Docker's socket, which identifies the Engine in the owner of an attachment."""
     return os.path.realpath(rt.config.docker_endpoint.removeprefix("unix://"))
 
 
 def network_intent(
     rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, chosen: NetworkConfig | None
 ) -> NetworkIntent | None:
-    """Return what ADD will be run with; None for pods of the host's network, and for those with loopback alone."""
+    """Return the parameters of ADD; None for a pod on the host network or with only a loopback interface."""
     if not pod.host_network(config):
         _warn_of_dead_host_ports(config, chosen)
     if chosen is None:
@@ -70,28 +70,28 @@ def network_intent(
 
 
 def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
-    """Keep the network namespace of the pause process alive on its path.
+    """Pin the network namespace of the pause process at its path.
 
-    Raise ProcessEnded when the process has ended, or is not the one that `confirmed` expects.
+    Raise ProcessEnded if the process has ended, or `confirmed` rejects it.
     """
     ensure_pinned(_netns(checkpoint), pid=pid, confirmed=confirmed)
 
 
 def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
-    """Raise FailedPrecondition unless the pinned network namespace is that of the pause process, and that runs."""
+    """Raise FailedPrecondition unless the pause process runs in the pinned network namespace."""
     ensure_pinned(_netns(checkpoint), pid=pid)
 
 
 def prepare_netns(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
-    """Bring `lo` up and switch IPv6 on in the pinned namespace of a pod with these sysctls. ShimError if it fails.
+    """Bring `lo` up and switch IPv6 on in the pinned namespace, unless the pod's sysctls disable it. Raise ShimError.
 
-    To be called before ADD: what a plugin has set there counts.
+    Call this before ADD, so that settings of plugins win.
     """
     prepare_links(_netns(checkpoint), disable_ipv6=asked_disable_ipv6(sysctls))
 
 
 def prepare_unpinned_netns(record: SandboxRecord) -> None:
-    """Do the same for a pod that has no interface but `lo`. ShimError when pause has ended."""
+    """Do the same for a pod with only a loopback interface. Raise ShimError if pause has ended."""
     asked = asked_disable_ipv6(record.config.linux.sysctls)
     prepare_links_of(record.state.pid, confirmed=partial(is_process_of, record), disable_ipv6=asked)
 
@@ -99,7 +99,7 @@ def prepare_unpinned_netns(record: SandboxRecord) -> None:
 def asked_disable_ipv6(sysctls: Mapping[str, str]) -> dict[str, str]:
     """Return the values of `disable_ipv6` among the sysctls of a pod, by `all`, `default` or interface.
 
-    Names may have dots or slashes, as runc takes them.
+    Names may have dots or slashes, like in runc.
     """
     found = ((_DISABLE_IPV6.match(name.replace(".", "/")), value) for name, value in sysctls.items())
     return {match[1]: value for match, value in found if match}
@@ -112,13 +112,13 @@ def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
 
 
 def record_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Write to the CNI cache that ADD is about to be run, for the case that the checkpoint is lost."""
+    """Record the coming ADD in the CNI cache, in case the checkpoint gets lost."""
     if checkpoint.network is not None:
         rt.cni.plugins.intend(_attachment(rt, checkpoint))
 
 
 def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Remove that from the CNI cache, where the disk lets us: what stays is cleaned up once the disk does."""
+    """Remove the record of the ADD from the CNI cache. A failure is only logged: `collect_networks` tries again."""
     if checkpoint.network is None:
         return
     try:
@@ -128,7 +128,7 @@ def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
 
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI ADD in the pinned namespace; return the checkpoint with the result, not yet on disk."""
+    """Run CNI ADD in the pinned namespace; return the checkpoint with the result, which is not written yet."""
     attachment = _attachment(rt, checkpoint)
     result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
@@ -143,7 +143,7 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig | None) -> None:
-    """Log that host ports have no effect; like with the other runtimes, the pod runs all the same."""
+    """Log that host ports have no effect. Like in other runtimes, the pod runs nevertheless."""
     ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
     if ports and not (chosen and chosen.declares("portMappings")):
         log.warning(
@@ -155,7 +155,7 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig 
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; return the checkpoint that records it."""
+    """Run CNI DEL unless it has succeeded before; return the checkpoint with that recorded."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     delete(rt, _attachment(rt, checkpoint))
@@ -165,7 +165,7 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def check_result(rt: Runtime, checkpoint: SandboxCheckpoint | None) -> str:
-    """Run CNI CHECK, and return what is missing of the pod's network; "ok", or empty where nothing can be checked."""
+    """Run CNI CHECK and return "ok" or its error; "" if there is nothing to check."""
     network = checkpoint.network if checkpoint else None
     if checkpoint is None or network is None or network.released or network.result is None:
         return ""
@@ -179,7 +179,7 @@ def check_result(rt: Runtime, checkpoint: SandboxCheckpoint | None) -> str:
 
 
 def delete(rt: Runtime, attachment: Attachment, *, forget: bool = True) -> None:
-    """Run CNI DEL, and remove what plugins leave when the interface has gone before."""
+    """Run CNI DEL, and remove the rules that plugins leave behind if the interface is already gone."""
     is_whole = has_interface(Path(attachment.netns), attachment.ifname)
     rt.cni.plugins.delete(attachment, forget=forget and is_whole)
     if is_whole:

@@ -16,14 +16,11 @@ from shim.view.processes import is_process_of
 DIAL_SECONDS = 30.0
 
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
-"""Addresses that are tried, in this order."""
+"""Addresses to try, in this order."""
 
 
 def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
-    """Return the URL at which a client can reach ports of a pod, once.
-
-    Raise FailedPrecondition unless the pod is ready.
-    """
+    """Return a URL for a single port forward. Raise FailedPrecondition unless the pod is ready."""
     record = ready_sandbox(rt, sandbox_id=request.pod_sandbox_id)
     return rt.sessions.url_of(PortForwardTask(sandbox_id=record.id, ports=tuple(request.port)))
 
@@ -31,8 +28,8 @@ def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
 def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
     """Connect to a port on the loopback of a pod.
 
-    The socket is made inside the pod's network namespace, to which it then belongs wherever it is used. Raise
-    ShimError with the reasons why neither address answers.
+    The socket is created in the pod's network namespace, and belongs to it wherever it is used. Raise ShimError with
+    the error of each address.
     """
     record = ready_sandbox(rt, sandbox_id=sandbox_id)
     with deadline.bound(DIAL_SECONDS):
@@ -41,7 +38,7 @@ def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
         connect = partial(_connect, port, sandbox_id=record.id)
         checkpoint = rt.checkpoints.get(record.id)
         if record.legacy or checkpoint is None or checkpoint.network is None:
-            # Its namespace is not pinned: it lives and ends with pause.
+            # Its namespace is not pinned and ends with pause.
             return in_netns_of(record.state.pid, connect, confirmed=partial(is_process_of, record))
         return in_netns(Path(checkpoint.network.netns), connect)
 

@@ -1,8 +1,7 @@
-"""The checkpoint of a sandbox whose own is lost, or of a legacy (cri-dockerd) pod.
+"""Rebuilds the checkpoint of a sandbox that has lost it, or of a cri-dockerd pod.
 
-It comes from the CNI result cache, which is in the format that all runtimes on the CNI reference library share: it
-knows configuration, arguments and result of the ADD, which is all that DEL needs. A pod on the node's network needs
-none of that.
+The data comes from the CNI result cache, whose format all users of the CNI reference library share: configuration,
+arguments and result of the ADD are all that DEL needs. A pod on the host network needs none of that.
 """
 
 import msgspec
@@ -20,23 +19,23 @@ from shim.sandbox.network import netns_path
 from shim.view.records import SandboxRecord
 
 LOOPBACK = "cni-loopback"
-"""Network of that name: runtimes that bring `lo` up by a plugin cache that as well."""
+"""Network name of `lo`, in the cache of runtimes that bring `lo` up by a plugin."""
 
 IPAM: JsonObject = {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/8"}]]}
-"""host-local wants a range, also in a DEL, which it does by container id alone."""
+"""host-local requires a range even for DEL, which needs only the container id."""
 
 KUBENET: JsonObject = {
     "cniVersion": "0.1.0",
     "name": "kubenet",
     "plugins": [{"type": "bridge", "bridge": "cbr0", "ipMasq": False, "ipam": IPAM}],
 }
-"""What DEL needs for a pod of kubenet whose entry in the CNI cache is lost, or elsewhere."""
+"""Configuration for the DEL of a kubenet pod without an entry in the CNI cache."""
 
 log = structlog.get_logger(__name__)
 
 
 def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
-    """Return the sandbox's checkpoint, rebuilt if it has none; None when no network of it is known."""
+    """Return the sandbox's checkpoint, rebuilt if it is lost; None if its network is unknown."""
     checkpoint = rt.checkpoints.get(record.id)
     if checkpoint is not None or pod.host_network(record.config):
         return checkpoint
@@ -48,18 +47,18 @@ def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | Non
 
 
 def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
-    """Rebuild the lost checkpoint of a sandbox that is to go on; None when nothing is known of its network.
+    """Rebuild the lost checkpoint of a sandbox that should keep running; None if its network is unknown.
 
-    On the node's network, and with loopback alone, there is nothing to know: a pod whose pause container runs is ready,
-    and nothing of it can leak. Without a checkpoint it would be SANDBOX_NOTREADY, and a kubelet would end it:
-    kube-apiserver and etcd are such pods.
+    A pod on the host network, or with only a loopback interface, has no network that could leak: it is ready if pause
+    runs. Without a checkpoint it would be SANDBOX_NOTREADY and the kubelet would end it. kube-apiserver and etcd are
+    such pods.
     """
     if not pod.host_network(record.config):
         checkpoint = checkpoint_of(rt, record)
         if checkpoint is not None or rt.config.network_plugin != "none":
             return checkpoint
     if record.legacy or not record.state.running:
-        return None  # of a legacy pod, pause alone decides
+        return None  # for a cri-dockerd pod, only pause decides
     return SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
@@ -71,14 +70,14 @@ def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint 
 
 
 def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
-    # A legacy pod's path may be /proc/<pid>/ns/net, and that pid may have been reused: ours is the only safe one.
+    # cri-dockerd may record /proc/<pid>/ns/net, whose pid may have been reused: only the server's path is safe.
     known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt, record.id))}
     checkpoint = SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
         created_at=record.state.created_at,
-        # Without a result the server ended in the middle of the ADD, and no client got the id of the sandbox.
+        # Without a result, the server ended during the ADD, and no client got the id of the sandbox.
         ready=attachment.owner is None or attachment.result is not None,
         network=msgspec.convert(known, NetworkIntent),
     )

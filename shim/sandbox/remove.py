@@ -14,7 +14,7 @@ from shim.view.records import SandboxRecord
 
 
 def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
-    """Remove a pod sandbox with all its containers, stopping it first if need be. An unknown id is fine."""
+    """Stop and remove a pod sandbox with all its containers. An unknown id is fine."""
     with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
             remove_record(rt, record)
@@ -23,7 +23,7 @@ def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     """Remove a sandbox; the caller holds the lock of its name.
 
-    The checkpoint goes last: as long as anything is left, it is what a later try starts from.
+    The checkpoint is deleted last: after a failure, the next try starts from it.
     """
     stop_record(rt, record)
     containers = rt.view.containers_of(record.id)
@@ -41,9 +41,9 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:
-    """Return whether there is another sandbox of the same attempt, and hence with the same resolv.conf.
+    """Return whether another sandbox of the same attempt exists, which uses the same resolv.conf.
 
-    Docker may make a container long after we have given up waiting for it, and have asked again under another name.
+    Docker may create a container long after the server gave up waiting for it and created another under a new name.
     """
     name = names.sandbox_name(record.config.metadata)
     return any(other.id != record.id and names.sandbox_name(other.config.metadata) == name for other in sandboxes(rt))

@@ -39,11 +39,11 @@ log = structlog.get_logger(__name__)
 
 
 def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
-    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
+    """Create a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
 
-    A sandbox of the same attempt that is ready is the answer to an earlier try whose client gave up waiting: its id is
-    returned. One that is not ready is removed first. On any error everything is undone in reverse; where an undo
-    fails too, the sandbox stays listed as not ready, for the kubelet's Stop and Remove to finish.
+    If a ready sandbox of the same attempt exists, its client gave up waiting: return its id. A sandbox of the attempt
+    that is not ready is removed first. On an error everything is undone in reverse. If an undo fails too, the sandbox
+    stays listed as not ready, and the kubelet stops and removes it.
     """
     name = names.sandbox_name(config.metadata)
     with rt.locks.sandbox(name):
@@ -64,9 +64,9 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
 
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
-    # Strategy: checkpoint what DEL needs before anything of it exists, and mark the sandbox ready last. So a crash at
-    # any point leaves one that is listed as not ready, and that Stop and Remove can clean up.
-    # The network is chosen first: without one there is nothing to begin with.
+    # Strategy: write the data for DEL to the checkpoint before ADD, and mark the sandbox ready last. So a crash at any
+    # point leaves a sandbox that is listed as not ready, and that StopPodSandbox and RemovePodSandbox can clean up.
+    # The network is chosen first, so that a node without a network fails at once.
     chosen = None if pod.host_network(config) else rt.cni.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
@@ -113,10 +113,10 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
 
 
 def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequence[str]) -> None:
-    """Remove the pause container of a sandbox that failed, if there is one.
+    """Remove the pause container of a failed sandbox, if it was created.
 
-    Where Docker does not confirm that, it may have removed it, or do so yet: then no sandbox is left for which Remove
-    would be called, so its resolv.conf is removed by a deferred check.
+    If Docker does not confirm the removal, it may remove the container nevertheless. Then no RemovePodSandbox will
+    follow, so a deferred check removes the resolv.conf.
     """
     try:
         for sandbox_id in made:
@@ -132,7 +132,7 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
 def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     """Remove the resolv.conf of a sandbox that is gone.
 
-    Return False while there is a sandbox of that name: its RemovePodSandbox removes the file.
+    Return False while a sandbox of that name exists: its RemovePodSandbox removes the file.
     """
     name = names.sandbox_name(metadata)
     with deadline.bound(deferred_checks.CHECK_SECONDS), rt.locks.sandbox(name):
@@ -143,7 +143,7 @@ def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
 
 
 def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
-    """Return the user of the pause process; usually the image's default, for which its files need not be read."""
+    """Return the user of the pause process; usually the image's default, which needs no look at the image's files."""
     context = config.linux.security_context
     if not asks_for_identity(context):
         return DockerUser()

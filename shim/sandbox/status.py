@@ -19,8 +19,8 @@ from shim.view.records import SandboxRecord
 
 
 def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.PodSandboxStatusResponse:
-    """Describe a sandbox and its containers as of one moment. Raise NotFound for an unknown id."""
-    # Taken before the read, not after it: the kubelet decides by it which of two statuses is newer.
+    """Describe a sandbox and its containers at a single moment. Raise NotFound for an unknown id."""
+    # Taken before the read: the kubelet compares timestamps to find the newer of two statuses.
     now = time.time_ns()
     record = find_sandbox(rt, sandbox_id)
     if rt.unseen.is_hidden(record):
@@ -34,7 +34,7 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
 
 
 def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
-    """Build the status of one sandbox, also for events."""
+    """Build the status of a sandbox, also for events."""
     options = record.config.linux.security_context.namespace_options
     return pb.PodSandboxStatus(
         id=record.id,
@@ -50,10 +50,10 @@ def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxS
 
 
 def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus | None:
-    """Return the addresses of a pod, none for a pod with the node's network, whose addresses the kubelet knows.
+    """Return the addresses of a pod; none on the host network, whose addresses the kubelet knows.
 
-    An empty message means to a kubelet that a pod has lost its network: it ends the pod. So an unknown one is left out,
-    as of a legacy pod without a result in the CNI cache, or with one that cannot be read.
+    Return no message if the network is unknown, as for a cri-dockerd pod without a readable result in the CNI cache: a
+    kubelet takes an empty message for a lost network and ends the pod.
     """
     ips = pod.addresses(rt.checkpoints.get(record.id))
     if not ips and record.state.running and not pod.host_network(record.config):
@@ -76,7 +76,7 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
 
 
 def _recorded_resources(checkpoint: SandboxCheckpoint | None, record: SandboxRecord) -> dict[str, Any]:
-    """Return the pod's limits as the kubelet has last sent them, by UpdatePodSandboxResources if at all."""
+    """Return the pod's limits that the kubelet sent last, by RunPodSandbox or UpdatePodSandboxResources."""
     config = checkpoint.config if checkpoint else labels.config_as_dict(record.config)
     linux = config.get("linux", {})
     return {name: linux.get(name, {}) for name in ("overhead", "resources")}

@@ -22,10 +22,10 @@ from shim.view.records import SandboxRecord
 
 
 def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
-    """Kill what runs in a pod and release its network. Idempotent; an unknown id is fine.
+    """Kill all containers of a pod and release its network. Idempotent; an unknown id is fine.
 
-    The kubelet has given the containers their grace periods before. A CNI DEL that fails is the error of the call,
-    and is tried again by the next.
+    The kubelet has given the containers their grace periods before. Raise the error of a failed CNI DEL; the next call
+    tries it again.
     """
     with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
@@ -34,17 +34,17 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
-    # Strategy: close the sandbox for new containers, end those there are, then release its addresses. The last two
-    # run side by side where the pinned namespace keeps DEL independent of pause, else one after the other.
+    # Strategy: close the sandbox for new containers, kill its containers, then kill pause and release its addresses. The
+    # last two steps run in parallel if the pinned namespace makes DEL independent of pause, otherwise in turn.
     checkpoint = checkpoint_of(rt, record)
     was_ready = record.state.running if checkpoint is None else checkpoint.ready
     if checkpoint is not None:
-        # From here on no container is started in it, also after a crash: it may be half stopped then.
+        # From here on no container starts in it, even after a crash, which may leave it half stopped.
         checkpoint = replace(checkpoint, ready=False)
         rt.checkpoints.note(checkpoint)
-    # Created ones too: Docker may be starting one, for a client that has given up waiting.
+    # Created containers too: Docker may be starting one for a client that has given up waiting.
     alive = [c for c in rt.view.containers_of(record.id) if c.state.phase != pb.CONTAINER_EXITED]
-    # Their network goes only when they have ended: an address must not be given away while it is in use.
+    # The network is released only afterwards: an address must not be reassigned while it is in use.
     ensure_all_killed(rt, [c.id for c in alive])
     if was_ready:
         for container in alive:
@@ -54,7 +54,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
         if not record.legacy:
-            unpin(network.netns_path(rt, record.id))  # all that can be left of an unknown network
+            unpin(network.netns_path(rt, record.id))  # nothing more is known of its network
         return
     if record.legacy and record.state.running:
         # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the
@@ -65,15 +65,14 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
         _stop_pause(rt, record, unstarted=unstarted)
         network.release(rt, checkpoint)
     else:
-        # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
+        # The namespace is pinned, so DEL and the end of pause are independent.
         both: list[Callable[[], object]] = [partial(network.release, rt, checkpoint), partial(_stop_pause, rt, record)]
         gather(both)
     network.unpin_netns(checkpoint)
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
-    if record.state.phase != pb.CONTAINER_EXITED:  # a created one, too: Docker may be starting it
+    if record.state.phase != pb.CONTAINER_EXITED:  # a created container, too: Docker may be starting it
         kill_pause(rt, record.id)
-    # Docker may have done a delayed start in the meantime that an earlier server has asked for. Without pause it does
-    # none.
+    # Docker may meanwhile have started a container for an earlier server. Without pause it starts no more.
     ensure_all_killed(rt, unstarted)

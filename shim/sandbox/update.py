@@ -14,11 +14,11 @@ from shim.sandbox.find import hold_sandbox
 def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
     """Record a pod's new overhead and resources in its checkpoint. Raise NotFound for an unknown id.
 
-    Nothing is applied: the cgroup of a pod belongs to the kubelet, which has set it already.
+    Nothing is applied: the pod's cgroup belongs to the kubelet, which has already set it.
     """
     with hold_sandbox(rt, request.pod_sandbox_id) as record:
         if record is None:
-            raise NotFound(f"there is no pod sandbox {request.pod_sandbox_id}")
+            raise NotFound(f"no pod sandbox has the id {request.pod_sandbox_id}")
         pod_is_updated(rt, record, request=request)
         _record(rt, rt.checkpoints.get(record.id), request)
         pod_has_been_updated(rt, record)
@@ -26,7 +26,7 @@ def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxRes
 
 def _record(rt: Runtime, checkpoint: SandboxCheckpoint | None, request: pb.UpdatePodSandboxResourcesRequest) -> None:
     if checkpoint is None:
-        return  # a legacy pod
+        return  # a cri-dockerd pod
     config = labels.sandbox_config_from_dict(checkpoint.config)
     config.linux.overhead.CopyFrom(request.overhead)
     config.linux.resources.CopyFrom(request.resources)

@@ -145,8 +145,8 @@ def test_limits_that_docker_discards_are_refused(engine: Engine, node: Node, pau
             update(kubelet.cri, container, cpu_shares=256, memory_limit_in_bytes=32 * MIB, cpuset_mems="0")
 
         assert failure(refusal)[0] == failure(unchanged)[0] == grpc.StatusCode.FAILED_PRECONDITION
-        assert "config.linux.resources.cpuset_cpus 0: docker has discarded it" in failure(refusal)[1]
-        assert "linux.cpuset_mems 0: docker has discarded it" in failure(unchanged)[1]
+        assert "config.linux.resources.cpuset_cpus 0: Docker has discarded it" in failure(refusal)[1]
+        assert "linux.cpuset_mems 0: Docker has discarded it" in failure(unchanged)[1]
         assert served.snapshot() == before
         files = {"cpu.shares": "512", "memory.limit_in_bytes": str(64 * MIB)}
         assert kernel(served, container, files) == files

@@ -11,7 +11,7 @@ ALL = "ALL"
 
 _YOUNG = frozenset({"BPF", "CHECKPOINT_RESTORE", "PERFMON"})
 _YOUNG_API = (1, 42)
-"""First Engine API that knows those; older Engines give them to no container."""
+"""First Engine API with the capabilities of _YOUNG; older Engines give them to no container."""
 
 # fmt: off
 _KNOWN = _YOUNG | {
@@ -28,9 +28,8 @@ _KNOWN = _YOUNG | {
 def docker_capabilities(wanted: pb.Capability, *, api_version: ApiVersion, field: str) -> tuple[list[str], list[str]]:
     """Return (CapAdd, CapDrop): upper case, without `CAP_`.
 
-    What is both added and dropped is dropped, as with the other runtimes: to Docker the addition would win, also of
-    ALL. Raise InvalidArgument for an unknown capability, by its field, Unsupported for one that the Engine is too old
-    for.
+    A capability that is both added and dropped is dropped, like in other runtimes: in Docker the addition would win,
+    even of ALL. Raise InvalidArgument for an unknown capability, Unsupported if the Engine is too old for it.
     """
     add = _names(wanted.add_capabilities, field=f"{field}.add_capabilities")
     drop = _names(wanted.drop_capabilities, field=f"{field}.drop_capabilities")

@@ -1,4 +1,4 @@
-"""Devices that a container names, and a specification on the node describes (Container Device Interface)."""
+"""CDI devices (Container Device Interface): a container names them, and a specification on the node describes them."""
 
 from collections.abc import Iterable
 
@@ -12,19 +12,19 @@ CDI_API = (1, 44)
 """First Engine API that takes CDI device names."""
 
 DISCOVERED_API = (1, 50)
-"""First Engine API that lists the devices; before, Docker fails at start for one that does not exist."""
+"""First Engine API that lists the devices; older Engines fail only at start for an unknown device."""
 
 _DRIVER = "cdi"
 
 
 def docker_device_requests(devices: Iterable[pb.CDIDevice]) -> list[JsonObject]:
-    """Build DeviceRequests for CDI devices by their qualified names, each once, as two plugins may name the same."""
+    """Build DeviceRequests for CDI devices by their qualified names. Two plugins may name the same device."""
     names = list(dict.fromkeys(device.name for device in devices))
     return [{"Driver": _DRIVER, "DeviceIDs": names}] if names else []
 
 
 def check_cdi_devices(rt: Runtime, devices: Iterable[pb.CDIDevice]) -> None:
-    """Raise Unsupported where Docker has no CDI, FailedPrecondition where it is off and for unknown devices."""
+    """Raise Unsupported if Docker has no CDI, FailedPrecondition if CDI is off or a device is unknown."""
     named = {device.name: index for index, device in reversed(list(enumerate(devices)))}
     if not named:
         return

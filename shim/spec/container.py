@@ -1,7 +1,6 @@
 """The body of Docker's container create, built from the CRI's configuration. Pure.
 
-What does not depend on the fields here is decided by `shim.cri.validate` (shape of the request) or by Docker itself
-(whether a capability or device exists).
+`shim.cri.validate` has checked the shape of the request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from shim.spec.signals import docker_signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerContext(CreateContext):
-    """What a container's configuration is combined with, beside what a pause container's is."""
+    """Inputs of a container's create body besides its configuration."""
 
     sandbox_id: SandboxId
     privileged_pod: bool
@@ -34,17 +33,17 @@ class ContainerContext(CreateContext):
     recursive_read_only: bool
     """Whether the OCI runtime can make read-only mounts recursive."""
     host_sources: Mapping[int, HostSource]
-    """Host paths of mounts by their place in the configuration."""
+    """Host paths of mounts by their index in the configuration."""
     device_sources: Sequence[str]
-    """Host paths of devices, resolved, in the order of the configuration."""
+    """Resolved host paths of devices, in the order of the configuration."""
     image_mounts: Mapping[int, JsonObject]
-    """Mounts of images by their place in the configuration, all but `Target`."""
+    """Docker's mounts of images by their index in the configuration, without `Target`."""
     target_id: str
-    """Full id of the container whose pid namespace is joined, empty for none."""
+    """Full id of the container whose pid namespace to join; "" for none."""
 
 
 def container_body(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObject:
-    """Build the create body. Raise InvalidArgument, FailedPrecondition or Unsupported, which name the field."""
+    """Build the create body. Raise InvalidArgument, FailedPrecondition or Unsupported with the name of the field."""
     return {
         "Image": ctx.image_id,
         "Entrypoint": list(config.command) or None,
@@ -57,14 +56,14 @@ def container_body(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObj
         "StdinOnce": config.stdin_once,
         "Tty": config.tty,
         "StopSignal": docker_signal(config.stop_signal),
-        # The kubelet probes; a HEALTHCHECK of the image must not run beside it.
+        # The kubelet probes containers; the image's HEALTHCHECK must not run as well.
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host_config(config, ctx),
     }
 
 
 def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
-    """Return `key=value` for each. Raise InvalidArgument for a value that is not UTF-8: Docker's API is JSON text."""
+    """Return `key=value` for each. Raise InvalidArgument for a value that is not UTF-8, which JSON cannot carry."""
     lines = []
     for index, pair in enumerate(envs):
         try:
@@ -114,7 +113,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext
         pb.TARGET: f"container:{ctx.target_id}",
     }
     return {
-        # The network is always the pod's; for a host-network pod that is the host's.
+        # Always the network of pause, which uses the host's for a host-network pod.
         "NetworkMode": pause,
         "IpcMode": "host" if options.ipc == pb.NODE else pause,
         "PidMode": pid[options.pid],
@@ -124,9 +123,10 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext
 
 
 def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
-    """Return the lists as requested, for a privileged container empty ones: kubelets send theirs for every container.
+    """Return the requested lists; empty lists for a privileged container.
 
-    Docker keeps to the lists also where it is privileged, and fills in its defaults for null, not for an empty list.
+    Kubelets send lists for every container, and Docker would apply them even to a privileged container. For null, but
+    not for [], Docker fills in its defaults.
     """
     return {
         "MaskedPaths": [] if context.privileged else list(context.masked_paths),
@@ -156,7 +156,7 @@ def _mounts(config: pb.ContainerConfig, ctx: ContainerContext) -> list[JsonObjec
 def _security_options(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext) -> list[str]:
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(no_new_privs=context.no_new_privs))
-    if not context.privileged:  # else there is no seccomp, as in other runtimes
+    if not context.privileged:  # privileged containers have no seccomp, like in other runtimes
         options += seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path,

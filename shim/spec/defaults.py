@@ -1,4 +1,4 @@
-"""What every container gets from the node and from its pod, the pause container included."""
+"""Settings that every container gets from the node and from its pod, including the pause container."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ from shim.spec.users import DockerUser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDefaults:
-    """What all containers of a pod have in common in Docker's create body."""
+    """Settings that all containers of a pod share in Docker's create body."""
 
     cgroup_parent: str
     """In Docker's form."""
     cgroupns_mode: str
-    """Of a container that is not privileged."""
+    """For containers that are not privileged."""
     runtime: str
-    """The OCI runtime, empty for Docker's default."""
+    """The OCI runtime; "" for Docker's default."""
     docker_log: JsonObject
     """LogConfig."""
     daemon_seccomp: str
@@ -34,19 +34,19 @@ class HostDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateContext:
-    """What the configuration of a pause container is combined with, and that of any other container, too."""
+    """Inputs of the create body of any container besides its configuration."""
 
     defaults: HostDefaults
     image_id: ImageId
     user: DockerUser
     labels: dict[str, str]
     resolv_conf: str
-    """The pod's file on the host, empty for a legacy pod."""
+    """Path of the pod's file on the host; "" for a cri-dockerd pod."""
     oom_score_adj: int
     seccomp_profile: bytes
-    """Content of the profile on the node that the configuration names, empty for none."""
+    """Content of the profile on the node that the configuration names; b"" for none."""
     oci_annotations: dict[str, str]
-    """Annotations that go to the OCI runtime."""
+    """Annotations for the OCI runtime."""
 
 
 def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> HostDefaults:
@@ -65,13 +65,13 @@ def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: 
 
 
 def base_host_config(ctx: CreateContext) -> JsonObject:
-    """Build the part of HostConfig that is made in the same way for every container."""
+    """Build the part of HostConfig that is the same for every container."""
     return {
         "CgroupParent": ctx.defaults.cgroup_parent,
         "CgroupnsMode": ctx.defaults.cgroupns_mode,
         "Runtime": ctx.defaults.runtime,
         "OomScoreAdj": ctx.oom_score_adj,
-        # Among it the node's user namespace, also where the daemon has another one for containers (userns-remap).
+        # Includes the host's user namespace, even if the daemon has another for containers (userns-remap).
         **proof(ctx.labels),
         "GroupAdd": list(ctx.user.group_add),
         "Annotations": ctx.oci_annotations,
@@ -81,26 +81,25 @@ def base_host_config(ctx: CreateContext) -> JsonObject:
 
 
 def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
-    """Convert the kubelet's cgroup parent; with systemd to the slice's own name, which implies its path."""
+    """Convert the kubelet's cgroup parent; with systemd, to the name of the slice, which implies its path."""
     path = config.linux.cgroup_parent
     return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
 
 
 def _cgroupns_mode(rt: Runtime) -> str:
-    """Return the CgroupnsMode of what is not privileged.
+    """Return the CgroupnsMode for containers that are not privileged: on cgroup v1 the host's, like in other runtimes.
 
-    On cgroup v1 it is the host's, as with the other runtimes. Always explicit, since a daemon may have another default
-    (`default-cgroupns-mode`).
+    Always explicit, since the daemon may have another default (`default-cgroupns-mode`).
     """
     return "private" if rt.facts.info().cgroup_version == "2" else "host"
 
 
 def docker_log(config: Config, *, driver: DockerLogDriver) -> JsonObject:
-    """Return the LogConfig of a container: files of bounded size from which the CRI log is copied.
+    """Return the LogConfig of a container: files of bounded size, which the server copies to the CRI log.
 
-    Every option is explicit, since Docker fills in the others from its own configuration (`log-opts` of daemon.json):
-    compressed files would have to be unpacked to be copied, in non-blocking mode Docker drops output, and what is added
-    to each record, such as a label, may be larger than the output.
+    Every option is explicit, since Docker takes missing options from its configuration (`log-opts` of daemon.json).
+    Compressed files would have to be unpacked, non-blocking mode drops output, and labels or other additions to each
+    record may be larger than the output.
     """
     options = {
         "max-size": config.docker_log_max_size,
@@ -113,19 +112,19 @@ def docker_log(config: Config, *, driver: DockerLogDriver) -> JsonObject:
 
 
 def with_other_log_driver(config: Config, body: JsonObject) -> JsonObject:
-    """Return a create body whose log Docker merges no options into.
+    """Return a create body with another log driver, so that Docker merges no `log-opts` into it.
 
-    It merges them where a container has the driver of its own configuration, and one of them has no value that suits
-    us: `max-buffer-size` is refused beside `mode: blocking`, whatever it is.
+    Docker merges them if the container has the driver of its configuration. `max-buffer-size` among them cannot be
+    overridden: with `mode: blocking`, Docker refuses any value.
     """
     driver = next(driver for driver in FORMATS if driver != config.docker_log_driver)
     return {**body, "HostConfig": {**body["HostConfig"], "LogConfig": docker_log(config, driver=driver)}}
 
 
 def _docker_runtime(rt: Runtime, *, handler: str) -> str:
-    """Return the OCI runtime of a runtime handler, empty for Docker's default.
+    """Return the OCI runtime of a runtime handler; "" for Docker's default.
 
-    Raise InvalidArgument, which names those known.
+    Raise InvalidArgument for an unknown handler, with the known runtimes.
     """
     if handler in {"", "docker"}:
         return ""

@@ -8,15 +8,15 @@ from shim.engine.interface import JsonObject
 
 
 def docker_devices(devices: Sequence[pb.Device], sources: Sequence[str]) -> list[JsonObject]:
-    """Build Devices for devices and directories of devices; Docker takes all devices from a directory.
+    """Build Devices for devices and for directories; Docker takes all devices of a directory.
 
-    `sources` are their paths on the host, of the same number, see `shim.hostfs.host_devices`.
+    `sources` are their resolved paths on the host, in the same order (`shim.hostfs.host_devices`).
     """
     return [_docker_device(device, source) for device, source in zip(devices, sources, strict=True)]
 
 
 def container_path(device: pb.Device) -> str:
-    """Return the path of a device in the container, without `..` and the like."""
+    """Return the normalised path of a device in the container."""
     return posixpath.normpath("/" + (device.container_path or device.host_path).lstrip("/"))
 
 

@@ -1,7 +1,4 @@
-"""What CreateContainer and RunPodSandbox do with paths on the host, in the helper process (`shim.hostfs`).
-
-Each of these paths may hang.
-"""
+"""Accesses to host paths by CreateContainer and RunPodSandbox, in the helper process (`shim.hostfs`): any may hang."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +18,7 @@ from shim.spec.seccomp import FIELD, MAX_PROFILE, localhost_path
 
 
 def host_sources(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, HostSource]:
-    """Return the host paths among a container's mounts, inspected, by their places in the list."""
+    """Inspect the host paths of a container's mounts; return them by the index of the mount."""
     return {index: _host_source(rt, mount, index) for index, mount in enumerate(mounts) if not is_image_volume(mount)}
 
 
@@ -33,7 +30,7 @@ def _host_source(rt: Runtime, mount: pb.Mount, index: int) -> HostSource:
 
 
 def device_sources(rt: Runtime, devices: Sequence[pb.Device]) -> list[str]:
-    """Return the host paths of a container's devices, resolved, in order."""
+    """Return the resolved host paths of a container's devices, in order."""
     return [_device_source(rt, device.host_path, index) for index, device in enumerate(devices)]
 
 
@@ -44,9 +41,9 @@ def _device_source(rt: Runtime, host_path: str, index: int) -> str:
 
 
 def seccomp_profile(rt: Runtime, context: pb.LinuxContainerSecurityContext | pb.LinuxSandboxSecurityContext) -> bytes:
-    """Read the seccomp profile of the node that a container or pod asks for; empty for the other kinds.
+    """Read the localhost seccomp profile of a container or pod; b"" for other kinds of profile.
 
-    Raise FailedPrecondition with the field of a file that cannot be read or is too large.
+    Raise FailedPrecondition if the file cannot be read or is too large.
     """
     profile = context.seccomp if context.HasField("seccomp") else None
     path = localhost_path(profile, deprecated=context.seccomp_profile_path, field=FIELD)
@@ -72,9 +69,9 @@ def _profile_part(rt: Runtime, path: Path, *, offset: int) -> Part:
 
 
 def ensure_host_paths(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:
-    """Make the host paths that are missing, once all other checks of the container have passed.
+    """Create missing host paths, after all other checks of the container have passed.
 
-    `docker` are the same mounts in Docker's form, perhaps with more behind them.
+    `docker` holds the same mounts in Docker's form, perhaps followed by others.
     """
     for index, (mount, body) in enumerate(zip(mounts, docker, strict=False)):
         if body["Type"] == "bind":
@@ -89,10 +86,10 @@ def _ensure_host_path(rt: Runtime, host_path: str, *, source: str, field: str) -
 
 
 def relabel_mounts(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, label: str) -> None:
-    """Set the SELinux label that Docker gave the container on the host paths whose mounts ask for it.
+    """Set the container's SELinux label `label` on the host paths whose mounts ask for it.
 
-    `docker` are the same mounts in Docker's form, perhaps with more behind them. A large volume takes as long as the
-    client waits. Where that is too short the walk goes on, and the next call finds what it has labelled.
+    `docker` holds the same mounts in Docker's form, perhaps followed by others. A large volume takes up to the client's
+    deadline. After that the walk continues, and the next call skips the files labelled by then.
     """
     for index, (mount, made) in enumerate(zip(mounts, docker, strict=False)):
         if mount.selinux_relabel and made["Type"] == "bind":

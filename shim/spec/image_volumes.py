@@ -1,7 +1,7 @@
-"""Images that are mounted as volumes. Docker mounts them itself, read-only and on either image store (API 1.48).
+"""Images that are mounted as volumes. Docker mounts them itself, read-only and with either image store (API 1.48).
 
-Docker resolves a sub-path only when the container is started, also mounts a file, and follows
-links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is inspected.
+Docker resolves a sub-path only at the start, would mount a file as well, and follows links of the image on the host.
+The CRI wants a missing sub-path or a file refused at create, so the server inspects the image.
 """
 
 import posixpath
@@ -24,43 +24,43 @@ IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
 
 MAX_OF_ONE_IMAGE = 32
-"""In one container, see `docker_image_mounts`: each needs another number of digits of the id."""
+"""Mounts of the same image in a container: each needs a different number of digits (`docker_image_mounts`)."""
 
 _LEAST_DIGITS = 12
-"""Of an id, as Docker shows it; with fewer it might be that of two images."""
+"""Digits of an id that Docker shows; fewer might match two images."""
 
 _ALL_DIGITS = 64
 _NAME = (255 - 2 * (64 + len(",src=,dst="))) // 2
-"""What a file's name leaves for digits and path, two characters for each, in the name that Docker 29 gives a mount."""
+"""Characters for digits and path in the file name that Docker 29 gives a mount, which hex-encodes each of them."""
 
 LONGEST_PATH = _NAME - _LEAST_DIGITS
-"""Bytes of a path where an image can be mounted with Docker 29."""
+"""Bytes of a container path for an image mount with Docker 29."""
 
 FAILED = "ImageVolumeMountFailed"
-"""The kubelet expects this at the beginning of a message."""
+"""The prefix of error messages that the kubelet looks for."""
 
 
 def is_image_volume(mount: pb.Mount) -> bool:
-    """Return whether an image is mounted, not a host path."""
+    """Return whether the mount is of an image, not of a host path."""
     return bool(mount.image.image)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageVolume:
-    """What is mounted of an image that is on this node."""
+    """A mount of an image that is on this node."""
 
     image_id: ImageId
     sub_path: str
-    """A directory, relative to the image's root and without a link on the way; empty for all of the image."""
+    """A directory relative to the image's root, with links resolved; "" for the whole image."""
     path: str
-    """Where it is mounted in the container."""
+    """Path of the mount in the container."""
 
 
 def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVolume]:
-    """Find the images among a container's mounts, by their places in the list.
+    """Find the images among a container's mounts; return them by the index of the mount.
 
-    Raise NotFound for an image that is not here, FailedPrecondition for a sub-path that is no directory of it,
-    Unsupported where Docker cannot mount images; all begin as the kubelet wants it.
+    Raise NotFound for a missing image, FailedPrecondition if a sub-path is not a directory of the image, Unsupported if
+    Docker cannot mount images. All messages begin with FAILED.
     """
     wanted = {index: mount for index, mount in enumerate(mounts) if is_image_volume(mount)}
     for index in wanted:
@@ -78,7 +78,7 @@ def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVol
 
 
 def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolume]) -> pb.ContainerConfig:
-    """Return the configuration as the status reports it: with the id of every mounted image in its `image_ref`."""
+    """Return the configuration that the status reports, with the id of every mounted image in its `image_ref`."""
     copy = pb.ContainerConfig()
     copy.CopyFrom(config)
     for index, volume in volumes.items():
@@ -87,11 +87,11 @@ def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolum
 
 
 def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObject]:
-    """Build the mounts of image volumes, but for the places in the container.
+    """Build Docker's mounts of image volumes, without `Target`.
 
-    Docker takes the first digits of an id for an image. Docker 28 names what it mounts by container and `Source`, and
-    fails at the second of a name, so that each mount of an image has another number of digits. Docker 29 names it by
-    container, `Source` and path, in hexadecimal digits, as a file, which bounds the digits of an id.
+    Docker accepts any prefix of an image id as `Source`. Docker 28 names a mount by container and `Source`, and fails
+    if two mounts have the same name, so each mount of an image uses another number of digits. Docker 29 names it by
+    container, `Source` and path, hex-encoded as a file name, which limits the digits.
     """
     used: set[tuple[ImageId, int]] = set()
     docker = {}
@@ -106,7 +106,7 @@ def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObj
 
 
 def _numbers_of_digits(path: str) -> Iterator[int]:
-    """Give how many digits of an id may name it at this path, the best first: those that fit, then more."""
+    """Yield possible numbers of digits for an image at this path: first those that fit Docker 29, then larger ones."""
     most = max(_LEAST_DIGITS, min(_ALL_DIGITS, _NAME - len(path.encode())))
     yield from range(most, _LEAST_DIGITS - 1, -1)
     yield from range(most + 1, _ALL_DIGITS + 1)
@@ -136,7 +136,7 @@ def _check_counts(image_ids: Iterable[ImageId]) -> None:
 
 
 def _directories(rt: Runtime, mounts: Mapping[int, pb.Mount], ids: Mapping[int, ImageId]) -> dict[int, str]:
-    """Find the sub-paths that are given, with one inspection of each image."""
+    """Resolve the sub-paths, with a single inspection of each image."""
     found = {}
     for image_id in dict.fromkeys(ids.values()):
         given = {
@@ -164,6 +164,6 @@ def _directory(sub_path: str, resolved: tuple[str, PathKind] | None, *, field: s
 
 
 def _sub_path(mount: pb.Mount) -> str:
-    """Return the sub-path in its shortest form, empty for all of the image."""
+    """Return the normalised sub-path; "" for the whole image."""
     clean = posixpath.normpath(mount.image_sub_path)
     return "" if clean == "." else clean

@@ -11,8 +11,8 @@ from shim.spec.propagation import check_propagation
 from shim.spec.read_only import read_only_options
 
 _PROPAGATION = {
-    # Docker refuses an explicit rprivate for sources above its own data root (a hostPath of / or /var/lib), and
-    # chooses a fitting one when none is named.
+    # Docker refuses an explicit rprivate for sources above its data root (a hostPath of / or /var/lib), and chooses a
+    # suitable propagation if the field is empty.
     pb.PROPAGATION_PRIVATE: "",
     pb.PROPAGATION_HOST_TO_CONTAINER: "rslave",
     pb.PROPAGATION_BIDIRECTIONAL: "rshared",
@@ -20,16 +20,16 @@ _PROPAGATION = {
 
 
 def bind(source: str, target: str) -> JsonObject:
-    """Build a plain read-write bind mount of the shim's own."""
+    """Build a plain read-write bind mount."""
     return {"Type": "bind", "Source": source, "Target": target}
 
 
 def docker_mount(
     mount: pb.Mount, source: HostSource, *, field: str, api_version: tuple[int, int], recursive_read_only: bool
 ) -> JsonObject:
-    """Build the mount of a host path, inspected as `source`.
+    """Build the mount of a host path with its inspected `source`.
 
-    `recursive_read_only` is whether the pod's OCI runtime can make read-only mounts recursive.
+    `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive.
     """
     options: dict[str, Any] = {}
     if _PROPAGATION[mount.propagation]:
@@ -41,19 +41,19 @@ def docker_mount(
 
 
 def docker_image_mount(mount: pb.Mount, found: JsonObject) -> JsonObject:
-    """Build the mount of an image that was found on the node: add its place in the container."""
+    """Complete the mount of an image with its path in the container."""
     return {**found, "Target": container_path(mount)}
 
 
 def container_path(mount: pb.Mount) -> str:
-    """Return the path of a mount in the container, without `..` and the like; a relative one begins at the root."""
+    """Return the normalised path of a mount in the container; a relative path starts at the root."""
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))
 
 
 def without_covered(docker: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the mounts without those that a later one in the same place covers, which Docker would refuse.
+    """Return the mounts without those that a later mount at the same path covers: Docker would refuse duplicates.
 
-    Kubelets send such, when a device plugin and a volume go to one place, and the other runtimes make all of them.
+    Kubelets send duplicates if a device plugin and a volume use the same path; other runtimes make all of them.
     """
     last = {mount["Target"]: mount for mount in docker}
     return [mount for mount in docker if last[mount["Target"]] is mount]

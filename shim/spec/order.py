@@ -1,4 +1,4 @@
-"""What the OCI runtime of the server has to do with a container: an order between Docker's create and start."""
+"""Orders for the server's OCI runtime, which the server writes between Docker's create and start of a container."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ MISSING = f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
 
 
 def runtime_for_changes(rt: Runtime, *, runtime: str) -> str:
-    """Return the OCI runtime of a container that NRI plugins may change: the server's own, where Docker has it.
+    """Return the OCI runtime for a container that NRI plugins may change: the server's own, if Docker has it.
 
-    Another runtime than runc stays: the server's own executes runc.
+    The server's own runtime executes runc, so it replaces no other runtime than runc.
     """
     info = rt.facts.info()
     return ORDERED_RUNTIME if orders_directory(info) is not None and has_runc_shim(info, runtime) else runtime
 
 
 def why_no_changes(rt: Runtime, *, runtime: str) -> str:
-    """Return why containers of an OCI runtime take no orders; empty if they do."""
+    """Return why containers of an OCI runtime take no orders; "" if they do."""
     if runtime == ORDERED_RUNTIME:
         return ""
     info = rt.facts.info()
@@ -34,7 +34,7 @@ def why_no_changes(rt: Runtime, *, runtime: str) -> str:
         return f"the OCI runtime {runtime or info.default_runtime} is not runc"
     if orders_directory(info) is None:
         return MISSING
-    return "the plugin has connected while the container was made"
+    return "the plugin connected while the container was being created"
 
 
 def order_container(
@@ -48,17 +48,17 @@ def order_container(
     config: Json | None = None,
     process: Json | None = None,
 ) -> None:
-    """Order what Docker has no field for, of a container that has been created with the OCI runtime `runtime`.
+    """Write the order of a container created with the OCI runtime `runtime`: settings that Docker has no field for.
 
-    `pause` is the id of the pod's pause container, empty for that container itself. `config` and `process` are changes
-    that NRI plugins have asked for.
+    Does nothing for any other than the server's runtime. `pause` is the id of the pod's pause container; "" for pause
+    itself. `config` and `process` are changes that NRI plugins have asked for.
     """
     if runtime != ORDERED_RUNTIME:
         return
     directory = orders_directory(rt.facts.info())
     if directory is None:
         raise FailedPrecondition(f"order container {container_id}: {MISSING}")
-    # Of several mounts in one place, the last is made.
+    # Of several mounts at the same path, Docker makes only the last (`without_covered`).
     last = {container_path(mount): mount for mount in mounts}
     mapped = [path for path, mount in last.items() if mount.uidMappings]
     order = Order(

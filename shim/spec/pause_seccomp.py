@@ -1,8 +1,8 @@
-"""The seccomp profile of pause: the system calls of a program that waits for signals, out of Docker's own profile.
+"""The seccomp profile of pause: the part of Docker's profile for a program that waits for signals.
 
-Docker's profile has some 400 calls for three architectures, which runc compiles into a filter for each container. Pause
-makes a dozen calls. With a profile of those its start takes a tenth less, and the process that lives as long as the pod
-can do less (docs/performance.md, docs/docker-quirks.md).
+Docker's profile has some 400 system calls for three architectures, which runc compiles into a filter for each
+container. Pause makes a dozen calls. With a profile of these calls pause starts 10 % faster, and can do less harm while
+the pod lives (docs/performance.md, docs/docker-quirks.md).
 """
 
 import msgspec
@@ -12,9 +12,9 @@ from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
 _ENTRYPOINT = ("/pause",)
-"""Of Kubernetes's pause image and its copies. What another program needs is not known."""
+"""Entrypoint of Kubernetes's pause image and its copies. The calls of other programs are unknown."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's name and that of images. A program of another architecture runs in an emulator, which makes any call."""
+"""The architecture's name in images by its name in the kernel. An emulator of another architecture may make any call."""
 
 _OF_PAUSE = (
     *("exit", "exit_group", "getpid", "gettid", "kill", "pause", "poll", "ppoll", "restart_syscall", "tgkill"),
@@ -30,16 +30,16 @@ _OF_RUNC = (
     *("close", "close_range", "dup3", "epoll_ctl", "epoll_pwait", "execve", "execveat", "fcntl", "fstatfs", "futex"),
     *("getdents64", "lseek", "openat", "openat2", "pipe2", "read", "sched_getaffinity", "sched_yield", "statx"),
 )
-"""From when runc has set the filter to when pause begins, and those of Go. Pause gains no privileges
-(no_new_privs), or runc would set it earlier, and make more calls."""
+"""Calls of runc and its Go runtime between setting the filter and executing pause. Without no_new_privs, which pause
+has, runc would set the filter earlier and make more calls."""
 _NAMESPACE_FLAGS = 0x7E020000
 """Flags of clone(2) for new namespaces, which Docker's profile refuses too."""
 
 _ENOSYS = 38
-"""The error of all other calls: a C library goes on without a call that the kernel does not know. It also spares runc a
-second filter, by which it gives that error for calls that are newer than the profile."""
+"""Error of all other calls: a C library works around a call that the kernel does not know. It also saves the second
+filter that runc would add to return ENOSYS for calls that are newer than the profile."""
 ENOSYS_API = (1, 42)
-"""First API whose Engines know `defaultErrnoRet` (23.0)."""
+"""First Engine API with `defaultErrnoRet` (23.0)."""
 
 PROFILE = msgspec.json.encode(
     {
@@ -55,14 +55,14 @@ PROFILE = msgspec.json.encode(
         ],
     }
 ).decode()
-"""In Docker's form, for the daemon's own architecture alone. Each of its rules is also one of Docker's own profile."""
+"""In Docker's form, for the daemon's native architecture only. Docker's profile contains each of its rules."""
 
 
 def pause_profile(rt: Runtime, image: ImageRecord, *, runtime: str) -> str:
-    """Return the profile for a pause container of this image in place of Docker's own; empty for none.
+    """Return the profile for a pause container of this image that replaces Docker's; "" to keep Docker's.
 
-    None for another program than the pause of Kubernetes, and for another OCI runtime than runc, which may need calls
-    that runc does not make. Nor on an Engine that knows no error but EPERM: glibc does not do without `clone3` then.
+    Only for the pause program of Kubernetes, and for runc, since other OCI runtimes may need other calls. Not on an
+    Engine whose only error is EPERM: glibc does not fall back from `clone3` then.
     """
     if rt.engine.api_version < ENOSYS_API:
         return ""

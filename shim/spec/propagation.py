@@ -1,7 +1,7 @@
-"""Whether mounts can pass between a host path and a container.
+"""Checks whether mounts can propagate between a host path and a container.
 
-Docker checks this too, but only when the container is started, and then the kubelet sees a failed container instead of
-a failed create that names the field.
+Docker checks this too, but only at the start: the kubelet would see a failed container instead of a failed create that
+names the field.
 """
 
 from shim.api.v1 import api_pb2 as pb
@@ -10,7 +10,7 @@ from shim.hostfs.host_paths import HostSource
 
 
 def check_propagation(source: HostSource, *, propagation: pb.MountPropagation, field: str) -> None:
-    """Raise FailedPrecondition when `source` lies on a mount that cannot propagate as asked, or would if made."""
+    """Raise FailedPrecondition if `source` is, or would be created, on a mount that cannot propagate as requested."""
     mount = source.mount
     if propagation == pb.PROPAGATION_PRIVATE or mount is None:
         return

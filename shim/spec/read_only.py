@@ -1,4 +1,4 @@
-"""Read-only mounts, with what is mounted below them or without."""
+"""Read-only mounts, recursive or not."""
 
 import ctypes
 import errno
@@ -13,10 +13,10 @@ from shim.engine.interface import JsonObject
 from shim.engine.versions import too_old
 
 READ_ONLY_RECURSIVE_API = (1, 44)
-"""From here on Docker makes read-only mounts recursively read-only by default."""
+"""First Engine API that makes read-only mounts recursive by default."""
 
 UNSUPPORTED = "RROUnsupported"
-"""The kubelet expects this at the beginning of a message."""
+"""The prefix of error messages that the kubelet looks for."""
 
 _FEATURES = "org.opencontainers.runtime-spec.features"
 _MOUNT_SETATTR = 442
@@ -24,7 +24,7 @@ _MOUNT_SETATTR = 442
 
 
 class _Features(msgspec.Struct, frozen=True, rename="camel"):
-    """The features of an OCI runtime, as far as they are read here."""
+    """The features of an OCI runtime that are read here."""
 
     mount_options: list[str] | None = None
 
@@ -32,7 +32,10 @@ class _Features(msgspec.Struct, frozen=True, rename="camel"):
 def read_only_options(
     mount: pb.Mount, *, field: str, api_version: tuple[int, int], recursive_read_only: bool
 ) -> JsonObject:
-    """Build the part of `BindOptions` for the read-only side of a mount."""
+    """Build the options of `BindOptions` for a read-only mount; {} if there are none.
+
+    Raise InvalidArgument or FailedPrecondition if a recursive read-only mount is not possible.
+    """
     if not mount.recursive_read_only:
         is_explicit = mount.readonly and api_version >= READ_ONLY_RECURSIVE_API
         return {"ReadOnlyNonRecursive": True} if is_explicit else {}
@@ -47,19 +50,19 @@ def read_only_options(
 
 
 def recursive_read_only_supported(runtime_status: Mapping[str, str] | None) -> bool:
-    """Return whether an OCI runtime has the mount option `rro` among its features (API 1.44), and the kernel has it."""
+    """Return whether an OCI runtime lists the mount option `rro` in its features (API 1.44), and the kernel has it."""
     text = (runtime_status or {}).get(_FEATURES, "")
     try:
         features = msgspec.json.decode(text, type=_Features)
-    except msgspec.DecodeError:  # what cannot be read promises nothing
+    except msgspec.DecodeError:
         return False
     return "rro" in (features.mount_options or ()) and kernel_sets_attributes_recursively()
 
 
 @cache
 def kernel_sets_attributes_recursively() -> bool:
-    """Return whether there is mount_setattr(2), by which runtimes do it; they list the option without checking that."""
+    """Return whether the kernel has mount_setattr(2), which `rro` needs; runtimes list the option without a check."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # Without attributes it changes nothing and is refused, unless the kernel does not know it.
+    # A call without attributes changes nothing: it fails with another error unless the kernel lacks the call.
     libc.syscall(_MOUNT_SETATTR, -1, None, 0, None, 0)
     return ctypes.get_errno() != errno.ENOSYS

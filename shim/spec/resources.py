@@ -1,4 +1,4 @@
-"""CPU, memory and the other limits: to Docker's fields, and what they become by an update. Pure."""
+"""CPU, memory and other limits: their conversion to Docker's fields, and the effect of an update. Pure."""
 
 from collections.abc import Iterable
 
@@ -14,17 +14,17 @@ SMALLEST_MEMORY = 6 << 20
 """Docker refuses a memory limit below 6 MiB."""
 
 START_MEMORY = 32 << 20
-"""What Docker gets for such a limit, which is written once the container runs.
+"""The limit for Docker in place of a smaller limit, which the server writes once the container runs.
 
-The first process of a container is runc's own, and counts for its limit. It takes up to 9 MiB, and twice as much where
-it copies runc (opencontainers/runc#4427): with 6 MiB the kernel kills it now and then, and the start fails.
+The first process of a container is runc, whose memory counts for the limit. runc takes up to 9 MiB, and twice as much if
+it copies itself (opencontainers/runc#4427): with 6 MiB the kernel sometimes kills it, and the start fails.
 """
 
 UNLIMITED_MEMORY = (1 << 63) - (1 << 12)
-"""What Docker gets for no limit: it has no value for lifting one. The kernel takes it for the maximum."""
+"""The limit for Docker in place of "no limit", since Docker has no value that lifts a limit. The kernel's maximum."""
 
 PIDS, SWAP = "pids.max", "memory.swap.max"
-"""Files of cgroup v2 that Docker has a field for."""
+"""Files of cgroup v2 whose limits Docker has a field for."""
 
 _SCALARS = {
     "cpu_period": "CpuPeriod",
@@ -43,7 +43,7 @@ _SAME_FILE = {
     "memory_limit_in_bytes": ("memory.max",),
     "memory_swap_limit_in_bytes": (SWAP,),
 }
-"""Files of cgroup v2 that a field stands for too."""
+"""Files of cgroup v2 that hold the same limit as a field."""
 
 
 def create_fields(resources: pb.LinuxContainerResources) -> JsonObject:
@@ -52,10 +52,10 @@ def create_fields(resources: pb.LinuxContainerResources) -> JsonObject:
 
 
 def update_fields(update: pb.LinuxContainerResources, *, wanted: pb.LinuxContainerResources) -> JsonObject:
-    """Build the body of a container update; `wanted` is all that the container is to have after it.
+    """Build the body of a container update; `wanted` holds all limits of the container after the update.
 
-    A field of 0 or "" is left out: the CRI and Docker both read it as unchanged. Memory and swap go together, since
-    Docker checks the one against the other.
+    A field of 0 or "" is left out: both the CRI and Docker read it as unchanged. Memory and swap are sent together,
+    since Docker checks them against each other.
     """
     fields = _cpu_fields(update) | _pids_fields(update)
     if update.memory_limit_in_bytes or update.memory_swap_limit_in_bytes or SWAP in update.unified:
@@ -66,10 +66,10 @@ def update_fields(update: pb.LinuxContainerResources, *, wanted: pb.LinuxContain
 
 
 def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpuset_mems: str) -> JsonObject:
-    """Build the body of the update that undoes that of `body`, for a container that had `host` before.
+    """Build the body that undoes the update `body` of a container that had the limits `host` before.
 
-    Docker cannot forget a limit: where it had none, it gets what the kernel begins with. The sets are those of the
-    container's group then.
+    Docker cannot remove a limit: where it had none, it gets the kernel's initial value. `cpuset_cpus` and `cpuset_mems`
+    are the former sets of the container's cgroup.
     """
     memory = host.memory or UNLIMITED_MEMORY
     fields = {
@@ -87,7 +87,7 @@ def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpu
 
 
 def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
-    """Return what a container is to have: what Docker applies, and of `kept` what Docker has no field for."""
+    """Return all limits of a container: Docker's, and the limits in `kept` that Docker has no field for."""
     known = pb.LinuxContainerResources(
         cpu_period=host.cpu_period,
         cpu_quota=host.cpu_quota,
@@ -100,7 +100,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
         unified=kept.unified,
         hugepage_limits=_by_size(kept.hugepage_limits),
     )
-    # Docker's limit may have been changed since.
+    # Unless Docker's limit has been changed since.
     if is_small(kept.memory_limit_in_bytes) and host.memory == START_MEMORY:
         known.memory_limit_in_bytes = kept.memory_limit_in_bytes
         known.memory_swap_limit_in_bytes = kept.memory_swap_limit_in_bytes or kept.memory_limit_in_bytes
@@ -108,7 +108,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
 
 
 def beyond_docker(resources: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
-    """Return the part of a container's resources that Docker cannot report."""
+    """Return the limits of `resources` that Docker has no field for."""
     beyond = pb.LinuxContainerResources(unified=resources.unified, hugepage_limits=_by_size(resources.hugepage_limits))
     if is_small(resources.memory_limit_in_bytes):
         beyond.memory_limit_in_bytes = resources.memory_limit_in_bytes
@@ -119,10 +119,10 @@ def beyond_docker(resources: pb.LinuxContainerResources) -> pb.LinuxContainerRes
 def merge_resources(
     known: pb.LinuxContainerResources, update: pb.LinuxContainerResources
 ) -> pb.LinuxContainerResources:
-    """Return what a container is to have after an update.
+    """Return the limits of a container after an update.
 
-    A memory limit without one of swap allows no swap beyond it, as with the other runtimes. A field takes the place of
-    the file of cgroup v2 that was set for the same.
+    A memory limit without a swap limit allows no swap, like in other runtimes. A field replaces the cgroup v2 file that
+    was set for the same limit.
     """
     after = pb.LinuxContainerResources()
     after.CopyFrom(known)
@@ -140,10 +140,7 @@ def merge_resources(
 
 
 def check_memory(wanted: pb.LinuxContainerResources, *, field: str) -> None:
-    """Check that the limits of memory and of memory and swap go together.
-
-    Raise InvalidArgument, which names the second.
-    """
+    """Raise InvalidArgument unless the limit of memory and swap is compatible with the limit of memory."""
     memory, both = wanted.memory_limit_in_bytes, wanted.memory_swap_limit_in_bytes
     if both > 0 and memory <= 0:
         raise InvalidArgument(f"{field}.memory_swap_limit_in_bytes {both} needs a memory_limit_in_bytes")
@@ -154,11 +151,11 @@ def check_memory(wanted: pb.LinuxContainerResources, *, field: str) -> None:
 
 
 def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: JsonObject, field: str) -> None:
-    """Check that Docker has kept the limits that were asked for and sent in `body`, `HostConfig` or an update.
+    """Raise FailedPrecondition if Docker has discarded a limit that was `asked` for and sent in `body`.
 
-    What the kernel or its control groups cannot limit Docker discards with a warning, in words that differ by version;
-    what it has kept does not. Raise FailedPrecondition, which names the field. A limit of swap that only follows from
-    that of memory may be lost on kernels that do not count swap, as with the other runtimes.
+    `body` is a HostConfig or an update. Docker discards limits that the kernel or its cgroups do not support. The text
+    of its warning varies by version, so this compares the values. A swap limit that only follows from the memory limit
+    may be lost on kernels that do not count swap, like in other runtimes.
     """
     now = {
         "CpuPeriod": kept.cpu_period,
@@ -173,18 +170,18 @@ def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: J
         value = getattr(asked, name)
         if value not in {0, NO_LIMIT, ""} and now[docker] != body[docker]:
             raise FailedPrecondition(
-                f"{field}.{name} {value}: docker has discarded it, as the kernel or its control groups cannot limit it"
+                f"{field}.{name} {value}: Docker has discarded it, since the kernel or its cgroups do not support it"
             )
 
 
 def is_small(memory: int) -> bool:
-    """Return whether Docker refuses this limit for being too low."""
+    """Return whether Docker refuses this memory limit as too low."""
     return 0 < memory < SMALLEST_MEMORY
 
 
 def _by_size(limits: Iterable[pb.HugepageLimit]) -> list[pb.HugepageLimit]:
-    """Return one limit for each size, the last that was named, under the kernel's name. Drop what is no size."""
-    sizes = {page_size_name(one.page_size): one.limit for one in limits}
+    """Return the last limit of each page size, with the kernel's name of the size. Drop invalid sizes."""
+    sizes = {page_size_name(each.page_size): each.limit for each in limits}
     return [pb.HugepageLimit(page_size=size, limit=limit) for size, limit in sizes.items() if size]
 
 

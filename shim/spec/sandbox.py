@@ -1,4 +1,4 @@
-"""The body of Docker's container create for the pause container of a pod. Pure, but for reading a seccomp profile."""
+"""The body of Docker's container create for the pause container of a pod. Pure."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.shares import MIN_SHARES
@@ -8,17 +8,17 @@ from shim.spec import mounts, seccomp, security
 from shim.spec.defaults import CreateContext, base_host_config
 
 OOM_SCORE_ADJ = -998
-"""Pause goes last: with it, every container of the pod would lose its namespaces."""
+"""The kernel kills pause last, since every container of the pod would lose its namespaces with it."""
 
 SHM_SIZE = 64 << 20
-"""Bytes of /dev/shm, which the containers of the pod share by joining the IPC namespace."""
+"""Bytes of /dev/shm, which the containers of the pod share in the IPC namespace."""
 
 
 def pause_body(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: str) -> JsonObject:
-    """Build the create body; `profile` is the seccomp profile in place of Docker's own, empty for that."""
+    """Build the create body; `profile` is the seccomp profile that replaces Docker's, "" to keep Docker's."""
     return {
         "Image": ctx.image_id,
-        # Docker refuses a host name beside the host's UTS namespace.
+        # Docker refuses a host name together with the host's UTS namespace.
         "Hostname": "" if host_network(config) else config.hostname,
         "Labels": ctx.labels,
         "User": ctx.user.user,
@@ -36,7 +36,7 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: st
         "CpuShares": MIN_SHARES,  # pause sleeps
         "ShmSize": SHM_SIZE,
         "Mounts": [mounts.bind(ctx.resolv_conf, RESOLV_CONF)],
-        # A privileged pod lets its containers be privileged; pause itself has no use for it.
+        # A privileged pod only allows its containers to be privileged.
         "Privileged": False,
         "ReadonlyRootfs": context.readonly_rootfs,
         "SecurityOpt": _security_options(context, ctx, profile=profile),
@@ -44,9 +44,9 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: st
 
 
 def _dotted(name: str) -> str:
-    """Return the name of a sysctl with dots: where a slash comes first, slashes and dots are the other way round.
+    """Return the name of a sysctl with dots as separators; if a slash comes first, swap slashes and dots.
 
-    With slashes, Docker would set its own default beside it, and either might win.
+    For a name with slashes Docker would also set its default, and either might win.
     """
     has_slashes = "/" in name and "." not in name.partition("/")[0]
     return name.translate(str.maketrans("./", "/.")) if has_slashes else name
@@ -63,7 +63,7 @@ def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:
 
 
 def _security_options(context: pb.LinuxSandboxSecurityContext, ctx: CreateContext, *, profile: str) -> list[str]:
-    # Pause needs nothing that Docker's profile forbids; unasked it has it where there is one.
+    # Pause needs nothing that Docker's profile forbids, so it has that profile by default, if Docker has seccomp.
     unasked = "runtime/default" if ctx.defaults.daemon_seccomp else "unconfined"
     return [
         *security.selinux_options(context.selinux_options),

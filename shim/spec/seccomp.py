@@ -1,8 +1,8 @@
 """Seccomp of pods and containers as Docker's `SecurityOpt`.
 
-Docker wants a profile's text, not its path, and checks it only when the container starts. So it is read and checked at
-create (`shim.spec.host_calls` reads it); whatever is wrong with it is an error, since a container without it would
-be a weaker one.
+Docker takes the text of a profile, not its path, and checks it only when the container starts. So the server reads the
+profile at create (`shim.spec.host_calls`) and checks it here. Any defect is an error: a container without its profile
+would be weaker than requested.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ FIELD = "config.linux.security_context.seccomp"
 LOCALHOST = "localhost/"
 
 MAX_PROFILE = 1 << 20
-"""Bytes; profiles have some 20 KiB. Docker keeps the text with the container and gives it back with each inspect."""
+"""Bytes; profiles have some 20 KiB. Docker stores the text with the container and returns it in each inspect."""
 
 _Action = Literal[
     "SCMP_ACT_ALLOW",
@@ -91,7 +91,7 @@ class _Argument(msgspec.Struct, rename="camel"):
 
 
 class _Filter(msgspec.Struct, rename="camel"):
-    """When Docker takes a rule, by what the container and the node have."""
+    """A condition under which Docker includes a rule."""
 
     arches: list[str] | None = None
     caps: list[str] | None = None
@@ -119,13 +119,13 @@ class _ArchitectureFamily(msgspec.Struct, rename="camel"):
 
 
 class _Profile(msgspec.Struct, rename="camel"):
-    """A profile in Docker's dialect of the OCI's. Other keys are let through: Docker passes over what it does not know.
+    """A profile in Docker's dialect of the OCI format. Unknown keys are accepted: Docker ignores them.
 
-    The flags are those of the OCI runtime specification, and TSYNC, which runc takes too.
+    The flags come from the OCI runtime specification, except TSYNC, which runc accepts too.
     """
 
     default_action: _Action
-    """To Docker an empty one means no seccomp at all."""
+    """Required: without it, Docker would apply no seccomp at all."""
     default_errno_ret: _Unsigned | None = None
     architectures: list[_Architecture] | None = None
     arch_map: list[_ArchitectureFamily] | None = None
@@ -146,12 +146,12 @@ def seccomp_options(
     field: str,
     builtin: str = "",
 ) -> list[str]:
-    """Return `seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
+    """Return `seccomp=...`, or [] for the daemon's default. `profile` wins over the `deprecated` string.
 
-    `daemon_profile` is what `seccomp_of_daemon` gives. A profile of the administrator's is the runtime's default; a
-    daemon that is configured to confine nothing is overruled, and one that cannot is no place for the pod.
-    `localhost_profile` is the content of the file that `localhost_path` returns. `builtin` is a profile to take
-    in place of Docker's own one, empty for that one.
+    `daemon_profile` is the result of `seccomp_of_daemon`. The administrator's profile counts as the runtime's default;
+    `unconfined` is overridden by Docker's profile; raise FailedPrecondition if the daemon has no seccomp.
+    `localhost_profile` is the content of the file at `localhost_path`. `builtin` is a profile that replaces Docker's;
+    "" to keep Docker's.
     """
     kind, reference = profile_of(profile, deprecated=deprecated, field=field)
     if kind == pb.SecurityProfile.Unconfined:
@@ -162,15 +162,15 @@ def seccomp_options(
         return [f"seccomp={_localhost_profile(reference, localhost_profile, field=field)}"]
     if builtin and daemon_profile in {"default", "builtin", "unconfined"}:
         return [f"seccomp={builtin}"]
-    # Engines that know these words (23.0 and later) take one of them. Explicit, it holds also for a daemon that has
-    # been restarted with another default a moment ago.
+    # Engines that report these words (23.0 and later) also accept `builtin`. Being explicit, it holds even if the daemon
+    # has just been restarted with another default.
     return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []
 
 
 def seccomp_of_daemon(security_options: Iterable[str]) -> str:
-    """Read from the daemon's `info` the profile it uses by itself; empty where it has no seccomp.
+    """Return the daemon's default profile from its `info`; "" if it has no seccomp.
 
-    `default` or `builtin` is Docker's own; else it is `unconfined`, or the path of the administrator's.
+    `default` or `builtin` is Docker's profile; other values are `unconfined`, or the path of the administrator's.
     """
     for option in security_options:
         parts = dict(part.partition("=")[::2] for part in option.split(","))
@@ -182,7 +182,7 @@ def seccomp_of_daemon(security_options: Iterable[str]) -> str:
 def profile_of(
     profile: pb.SecurityProfile | None, *, deprecated: str, field: str
 ) -> "tuple[pb.SecurityProfile.ProfileType, str]":
-    """Return kind and reference of a profile, of the deprecated string where there is no other."""
+    """Return kind and reference of `profile`, or of the `deprecated` string if it is None."""
     if profile is not None:
         return profile.profile_type, profile.localhost_ref
     if deprecated in {"", "unconfined"}:
@@ -195,7 +195,7 @@ def profile_of(
 
 
 def localhost_path(profile: pb.SecurityProfile | None, *, deprecated: str, field: str) -> Path | None:
-    """Return the path of a profile on the node; None for the other kinds."""
+    """Return the path of a localhost profile; None for other kinds."""
     kind, reference = profile_of(profile, deprecated=deprecated, field=field)
     return _path(reference, field=field) if kind == pb.SecurityProfile.Localhost else None
 

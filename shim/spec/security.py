@@ -1,6 +1,6 @@
 """AppArmor, SELinux and privileges of pods and containers as Docker's `SecurityOpt`.
 
-What cannot be honoured is refused by name: a container weaker than asked for is never made.
+A setting that Docker cannot honour is an error: a container must never be weaker than requested.
 """
 
 from pathlib import Path
@@ -16,9 +16,9 @@ APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
 def apparmor_options(
     profile: pb.SecurityProfile | None, *, deprecated: str, field: str, privileged: bool = False
 ) -> list[str]:
-    """Return `apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string.
+    """Return `apparmor=...`, or [] for Docker's default profile. `profile` wins over the `deprecated` string.
 
-    Docker runs every privileged container unconfined in any case: raise Unsupported for a profile of the node.
+    Docker always runs privileged containers unconfined: raise Unsupported if they ask for a profile of the node.
     """
     if profile is None and not deprecated:
         return []
@@ -35,18 +35,18 @@ def apparmor_options(
 
 
 def selinux_options(options: pb.SELinuxOption) -> list[str]:
-    """Return `label=user:...` and so on, for each part that is set. Docker ignores them where SELinux is off."""
+    """Return `label=user:...` and so on for each part that is set. Docker ignores them if SELinux is off."""
     parts = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
     return [f"label={name}:{value}" for name, value in parts.items() if value]
 
 
 def no_new_privileges_option(*, no_new_privs: bool) -> str:
-    """Return the option for true and for false, since the daemon may have a default of its own."""
+    """Return the option, explicit even for false, since the daemon may have another default."""
     return f"no-new-privileges={'true' if no_new_privs else 'false'}"
 
 
 def _require_loaded(name: str, *, field: str) -> None:
-    """Raise for a profile that is not loaded: Docker fails only at start, and where AppArmor is off not at all."""
+    """Raise FailedPrecondition if the profile is not loaded: Docker fails only at start, or never if AppArmor is off."""
     try:
         loaded = lines(APPARMOR_PROFILES.read_bytes())
     except OSError as error:

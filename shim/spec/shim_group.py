@@ -1,17 +1,17 @@
-"""One containerd-shim for the containers of a pod, as containerd's own CRI has it, as far as that shim can end them.
+"""Shares a containerd-shim among containers of a pod, like containerd's CRI plugin, within the limits of that shim.
 
-Docker has one for each container, unless an annotation names a group: the shim that the first container of a group
-started is then asked to run the others. It ends after the last of them. So a pod has one process less per container,
-and none is started for a container while its start is waited for.
+Docker starts a containerd-shim for each container, unless an annotation names a group: then the shim of the group's
+first container runs the others too, and exits after the last. A pod saves a process per container, and a container
+starts without waiting for a new shim.
 
-A shim holds 32 ends of processes that it has not worked through. While it waits for a runc of its own, whose end is one
-of them, it works through none. Each one too many costs a second then, and some get lost: pods of 50 containers took
-minutes to end, and shims stayed behind. So a group is bounded:
+A containerd-shim queues at most 32 exits of processes. While it waits for a runc that it has started, whose exit goes
+through the same queue, it handles none. Each exit beyond 32 then costs a second, and some get lost: pods of 50
+containers took minutes to end, and shims stayed behind. So groups are limited:
 
-- A container with a PID namespace of its own ends after its execs, and its end waits for no more than the runc that
-  kills or starts it. Pause and MOST containers, a runc that kills each, and STARTS_OF_A_POD that start are 22 ends.
-- In a shared PID namespace the shim runs a runc at each end of a container, to kill the execs that are left, and works
-  through no other end meanwhile. Such a container has a shim of its own.
+- A container with a private PID namespace exits after its execs, and its exit waits only for the runc that kills or
+  starts it. Pause and MOST containers, a killing runc for each, and STARTS_OF_A_POD starts are 22 exits.
+- In a shared PID namespace the containerd-shim runs a runc at each exit of a container to kill its execs, and handles no
+  other exit meanwhile. Such a container is in no group.
 """
 
 import secrets
@@ -25,17 +25,17 @@ from shim.spec.annotations import ANNOTATIONS_API
 from shim.view.records import SandboxRecord
 
 MOST = 8
-"""Containers that share the shim of their pause container; each further one has its own."""
+"""Containers that share the containerd-shim of their pause container; each further container has a separate one."""
 
 
 def new_shim_group(rt: Runtime, *, namespaces: pb.NamespaceOption, runtime: str) -> dict[str, str]:
-    """Return the annotation by which a pause container is the first of a group that nothing else is in.
+    """Return the annotation that makes a pause container the first of a new group.
 
-    None for a pod whose containers share a PID namespace; on an Engine that does not pass annotations on; and for
-    another runtime than runc: it may have a shim of its own, which has its own way to find the containers of a pod.
+    Return {} if the pod's containers share a PID namespace, if the Engine does not pass annotations on, and for other
+    runtimes than runc, whose shims may find the containers of a pod in another way.
 
-    Not by the sandbox's id, which Docker gives only with the container, nor by the name, which a container that Docker
-    makes late can have as well.
+    The group's name is random: Docker assigns the sandbox's id only at create, and a container that Docker creates late
+    could have the same container name.
     """
     knows_groups = rt.engine.api_version >= ANNOTATIONS_API and has_runc_shim(rt.facts.info(), runtime)
     if namespaces.pid != pb.CONTAINER or not knows_groups:
@@ -47,12 +47,12 @@ def new_shim_group(rt: Runtime, *, namespaces: pb.NamespaceOption, runtime: str)
 def joining_shim_group(
     rt: Runtime, sandbox: SandboxRecord, *, namespaces: pb.NamespaceOption, runtime: str
 ) -> Iterator[dict[str, str]]:
-    """Yield the annotation by which a container joins the shim of its pause container; create the container inside.
+    """Yield the annotation that adds a container to the group of its pause container; create the container inside.
 
-    None where the group is full, or the container shares a PID namespace. None where pause has no group for the pod: an
-    earlier server made it, or the Engine cannot. Nor where Docker's default runtime has become another one.
+    Yield {} if the group is full, the container shares a PID namespace, or pause has no group: an earlier server created
+    it, or the Engine has no groups. Also if Docker's default runtime has changed.
 
-    One container of a pod at a time, until the view knows it: else a group would take more than it may.
+    Holds a lock of the pod until the view knows the new container, so that the group never exceeds its limit.
     """
     if not sandbox.shim_group or namespaces.pid != pb.CONTAINER or not has_runc_shim(rt.facts.info(), runtime):
         yield {}
@@ -66,7 +66,7 @@ def joining_shim_group(
 
 
 def _members(rt: Runtime, sandbox: SandboxRecord) -> int:
-    """Count the containers that the shim runs, or may be asked to run. One that has ended is none of its processes."""
+    """Count the containers of the group that run or may be started."""
     return sum(
         container.state.phase != pb.CONTAINER_EXITED and shim_group(container.host) == sandbox.shim_group
         for container in rt.view.containers_of(sandbox.id)

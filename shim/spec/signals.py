@@ -1,28 +1,28 @@
-"""Stop signals, in the CRI's names and in Docker's. Pure."""
+"""Conversion of stop signals between the CRI's and Docker's names. Pure."""
 
 import signal
 
 from shim.api.v1 import api_pb2 as pb
 
 DEFAULT = "SIGTERM"
-"""What Docker sends by default."""
+"""Docker's default stop signal."""
 
 _RTMIN, _RTMAX, _LAST_ABOVE_RTMIN = 34, 64, 49
-"""As the kernel numbers them for a process with glibc, and the last that is counted from the lower end."""
+"""Numbers of real-time signals with glibc, and the last that is named relative to SIGRTMIN."""
 
 
 def docker_signal(wanted: int) -> str:
-    """Return Docker's name of a CRI signal; empty for the image's own."""
+    """Return Docker's name of a CRI signal; "" for the image's stop signal."""
     if wanted == pb.RUNTIME_DEFAULT:
         return ""
     return pb.Signal.Name(wanted).replace("PLUS", "+").replace("MINUS", "-")
 
 
 def cri_signal(docker: str) -> pb.Signal:
-    """Return the CRI's name of what Docker will send for the text of a container or an image.
+    """Return the CRI's name of the signal that Docker sends for the text in a container or image.
 
-    Docker reads numbers, and names in any case with or without `SIG`. RUNTIME_DEFAULT for what the CRI has no name
-    for, and for what is no signal: there Docker has nothing to send, and comes to SIGKILL.
+    Docker accepts numbers, and names in any case with or without `SIG`. Return RUNTIME_DEFAULT for a signal without a
+    name in the CRI, and for an invalid text: Docker then only sends SIGKILL.
     """
     text = docker or DEFAULT
     if text.isdecimal():

@@ -1,6 +1,6 @@
-"""The user namespace of a pod (`hostUsers: false`), which Docker has no field for: the OCI runtime makes it.
+"""The user namespace of a pod (`hostUsers: false`). Docker has no field for it, so the server's OCI runtime creates it.
 
-Docker is asked for that runtime, and an order that is written between create and start says what to make.
+Docker creates the containers with that runtime, and an order between create and start describes the namespace.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,12 @@ FIELD = "config.linux.security_context.namespace_options.userns_options"
 
 
 def is_asked_for(options: pb.NamespaceOption) -> bool:
-    """Return whether a pod, or a container as part of it, has a user namespace of its own."""
+    """Return whether a pod or container asks for a user namespace of the pod."""
     return options.HasField("userns_options") and options.userns_options.mode == pb.POD
 
 
 def check_supported(rt: Runtime, *, runtime: str) -> None:
-    """Check that a pod of this OCI runtime, empty for Docker's default, can have a user namespace on this node.
-
-    Raise FailedPrecondition with the reason why not.
-    """
+    """Raise FailedPrecondition unless a pod of this OCI runtime, "" for Docker's default, can have a user namespace."""
     problem = rt.user_namespaces.problem()
     if not problem and not has_runc_shim(rt.facts.info(), runtime):
         problem = f"the OCI runtime {runtime or rt.facts.info().default_runtime} is not runc"
@@ -32,9 +29,9 @@ def check_supported(rt: Runtime, *, runtime: str) -> None:
 
 
 def check_container(config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig) -> None:
-    """Check that a container has the user namespace of its pod, and its mounts are mapped as that or not at all.
+    """Check that a container has its pod's user namespace, and its mounts have the same id mappings or none.
 
-    Raise InvalidArgument, which names the field.
+    Raise InvalidArgument with the name of the field.
     """
     namespace = pod.linux.security_context.namespace_options
     own = config.linux.security_context.namespace_options
@@ -57,9 +54,9 @@ def _mappings(
 
 
 def namespace_of(options: pb.NamespaceOption, *, pause: str) -> UserNamespace | None:
-    """Return the pod's user namespace as it is ordered, None for that of the node.
+    """Return the user namespace for the order of a container; None for the host's.
 
-    `pause` is the id of the pod's pause container, empty for that container itself.
+    `pause` is the id of the pod's pause container; "" for pause itself.
     """
     if not is_asked_for(options):
         return None
@@ -68,7 +65,7 @@ def namespace_of(options: pb.NamespaceOption, *, pause: str) -> UserNamespace | 
 
 
 def runtime_of_pod(rt: Runtime, options: pb.NamespaceOption, *, runtime: str) -> str:
-    """Return the OCI runtime of a pod that would have `runtime`: the server's own for a user namespace."""
+    """Return the server's own OCI runtime if the pod asks for a user namespace, otherwise `runtime`."""
     if not is_asked_for(options):
         return runtime
     check_supported(rt, runtime=runtime)

@@ -1,7 +1,7 @@
-"""Who a pod's or container's first process runs as, and with it what is run in it later. Pure.
+"""The user that a pod's or container's processes run as. Pure.
 
-All of it is decided here, from the image's passwd and group, and Docker gets numbers: by itself it leaves out the
-memberships of a user as soon as a group is named, and can leave them out on no other condition.
+The server resolves users and groups from the image's passwd and group files, and Docker gets numbers. Docker cannot
+follow the CRI's rules: it drops a user's memberships if and only if a group is named.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ _FIELD = "config.linux.security_context"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Numbers of a process."""
+    """The numeric ids of a process."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
-    """All supplementary groups, the primary one among them; ascending, as in /proc/PID/status."""
+    """All supplementary groups including the primary group; ascending, like in /proc/PID/status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerUser:
-    """An identity as Docker takes it."""
+    """An identity in Docker's form."""
 
     user: str = ""
-    """`User`: `uid:gid`, empty for the image's own."""
+    """`User`: `uid:gid`; "" for the image's user."""
     group_add: tuple[str, ...] = ()
     """`GroupAdd`."""
 
 
 def asks_for_identity(context: pb.LinuxSandboxSecurityContext) -> bool:
-    """Return whether a pod wants another user for its pause container than the image's default."""
+    """Return whether a pod asks for another user of its pause container than the image's default."""
     return bool(
         context.HasField("run_as_user")
         or context.supplemental_groups
@@ -46,11 +46,10 @@ def asks_for_identity(context: pb.LinuxSandboxSecurityContext) -> bool:
 
 
 def identity(context: Context, found: ImageAccounts, *, image: str) -> Identity:
-    """Resolve what is asked for in an image; `image` is what messages call it, with the field that names it.
+    """Resolve the requested identity in an image; messages call it `image`, which includes the field that names it.
 
-    What is not asked for is the image's own `USER`. A uid without an entry in passwd has gid 0 and no memberships.
-    Raise InvalidArgument or FailedPrecondition for a user or group that the image does not know, and for a number that
-    is too large.
+    The image's `USER` is the default. A uid without an entry in passwd has gid 0 and no memberships. Raise
+    InvalidArgument or FailedPrecondition for an unknown user or group, and for a number that is too large.
     """
     accounts = found.accounts
     uid, user, own_group = _user(context, found, image=image)
@@ -63,17 +62,17 @@ def identity(context: Context, found: ImageAccounts, *, image: str) -> Identity:
     if user is not None and context.supplemental_groups_policy == pb.Merge:
         groups.update(accounts.memberships(user))
     if impostors := accounts.impostors & groups:
-        # Docker looks up a group by name first, and so does runc, even for the numbers that Docker gives it.
+        # Docker and runc look up even a number as a group's name first.
         number = min(impostors)
-        raise FailedPrecondition(f"{image} calls a group of another number {number} in its {GROUP}, not group {number}")
+        raise FailedPrecondition(f"{GROUP} of {image} gives the group named {number} another gid")
     return Identity(uid=uid, gid=gid, groups=tuple(sorted(groups)))
 
 
 def docker_user(identity: Identity) -> DockerUser:
     """Convert an identity to Docker's fields.
 
-    It looks up no membership for a user of the form `uid:gid`, and adds the primary group to the supplementary ones by
-    itself (since Engine 20.10.18).
+    For a user of the form `uid:gid`, Docker looks up no memberships, and adds the primary group to the supplementary
+    groups itself (since Engine 20.10.18).
     """
     return DockerUser(
         user=f"{identity.uid}:{identity.gid}",
@@ -82,9 +81,9 @@ def docker_user(identity: Identity) -> DockerUser:
 
 
 def container_user(user: str, group_add: Sequence[str] | None) -> pb.ContainerUser | None:
-    """Read back who a container runs as from Docker's `User` and `GroupAdd`.
+    """Read back the user of a container from Docker's `User` and `GroupAdd`.
 
-    None for one that is not in numbers alone: only Docker, and only at its start, can resolve that of a legacy pod.
+    Return None unless all are numeric: the names of a cri-dockerd pod are resolved only by Docker at the start.
     """
     uid, _, gid = user.partition(":")
     numbers = [id_from_text(text) if is_number(text) else None for text in (uid, gid, *(group_add or ()))]
@@ -96,7 +95,7 @@ def container_user(user: str, group_add: Sequence[str] | None) -> pb.ContainerUs
 
 
 def _user(context: Context, found: ImageAccounts, *, image: str) -> tuple[int, User | None, str]:
-    """Return the uid, its entry in passwd, and the group the image's `USER` names, if that is what counts."""
+    """Return the uid, its entry in passwd, and the group of the image's `USER`; "" unless the user comes from there."""
     if context.HasField("run_as_user"):
         uid = context.run_as_user.value
         return uid, found.accounts.user_of(uid), ""

@@ -267,7 +267,7 @@ def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, e
     sandbox = ready_pod(rt)
     engine.discards = {"CpusetCpus": ""}
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(cpuset_cpus="0", cpu_shares=512))
-    with pytest.raises(FailedPrecondition, match=r"config\.linux\.resources\.cpuset_cpus 0: docker has discarded it"):
+    with pytest.raises(FailedPrecondition, match=r"config\.linux\.resources\.cpuset_cpus 0: Docker has discarded it"):
         created(rt, sandbox, linux=linux)
     assert list(engine.containers) == [sandbox]
 

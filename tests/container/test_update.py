@@ -92,7 +92,7 @@ def test_a_limit_that_docker_only_warns_about_changes_nothing(rt: Runtime, engin
     v1.of(container)
     update(rt, container, Resources(cpu_shares=256, memory_limit_in_bytes=32 * MIB))
     engine.discards = {"CpuShares": 0}
-    with pytest.raises(FailedPrecondition, match=r"linux\.cpu_shares 512: docker has discarded it"):
+    with pytest.raises(FailedPrecondition, match=r"linux\.cpu_shares 512: Docker has discarded it"):
         update(rt, container, LIMITS)
     assert engine.containers[container].host["Memory"] == 32 * MIB
     assert v1.file(container, "memory.limit_in_bytes") == str(32 * MIB)

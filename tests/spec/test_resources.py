@@ -231,7 +231,7 @@ def test_limits_that_docker_has_kept_are_fine() -> None:
 )
 def test_a_limit_that_docker_has_discarded_is_named(lost: str, left: object, field: str) -> None:
     kept = HostSettings(**{**KEPT, lost: left})  # type: ignore[arg-type]
-    with pytest.raises(FailedPrecondition, match=rf"^linux\.{field}: docker has discarded it"):
+    with pytest.raises(FailedPrecondition, match=rf"^linux\.{field}: Docker has discarded it"):
         check_kept(kept, ALL, body=create_fields(ALL), field="linux")
 
 

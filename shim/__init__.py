@@ -2,7 +2,7 @@
 
 
 def __getattr__(name: str) -> str:
-    # On demand: to read it loads email and zipfile, which the helper processes need not.
+    # On demand: reading the version loads email and zipfile, which the helper processes do not need.
     if name != "__version__":
         raise AttributeError(name)
     from importlib.metadata import version  # noqa: PLC0415

@@ -1,7 +1,7 @@
 # ruff: noqa: T201 - commands print
 """The command line: `serve`, `doctor`, `config`, `install`, `uninstall`, `version`.
 
-Flags follow from the settings in `shim.config.model`.
+Each setting in `shim.config.model` is a flag.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from shim.domain.errors import InvalidArgument, ShimError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-"""Wrong flags, settings or content of a file; starting again would not help, so the unit does not."""
+"""Wrong flags, settings or file contents; the unit does not restart the server, since that would not help."""
 
 SINGLE_FILE = "PYDOCKERSHIM_SINGLE_FILE"
-"""Set by the single-file program to its path, before it runs the environment that it has unpacked."""
+"""Variable with the path of the single-file program, which sets it before it runs its unpacked environment."""
 
 _VERSION = ("--version", "--buildinfo")
 _WITHOUT_COMMAND = {*_VERSION, "--help"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; an expected failure is one line on standard error."""
+    """Run a command and return its exit code; print an expected failure as a line on standard error."""
     given = parser().parse_args(_with_command(sys.argv[1:] if arguments is None else arguments))
     try:
         command: Callable[[argparse.Namespace], int] = given.command
@@ -46,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ShimError as error:
         return _print_error(error, EXIT_FAILED)
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); nothing more is to be written, not at the exit either.
+        # The reader has closed the pipe (`| head`). Python must not flush standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
 
 
 def _with_command(words: Sequence[str]) -> Sequence[str]:
-    """Put `serve` before flags alone: cri-dockerd has no commands, and its unit files name none."""
+    """Prepend `serve` if there are only flags: cri-dockerd has no commands, and unit files for it name none."""
     flags_alone = words and words[0].startswith("--") and words[0] not in _WITHOUT_COMMAND
     return ["serve", *words] if flags_alone else words
 
@@ -80,10 +80,10 @@ def _serve(given: argparse.Namespace) -> int:
 def _refuse_until_corrected(
     error: ShimError, given: argparse.Namespace | None, environ: Mapping[str, str], config: Config | None = None
 ) -> None:
-    """Tell clients what is wrong and start anew once it is corrected; without a socket of systemd, do nothing.
+    """Answer clients with the error and start anew once it is corrected; do nothing without a socket of systemd.
 
-    `config` is there where the settings can be read: the files that they name may be what is wrong. `given` is missing
-    where flags are wrong, which no file corrects.
+    `config` holds the settings if they can be read: then a file that they name may be wrong. `given` is None if the
+    flags are wrong, which no file can correct.
     """
     from shim.base import log  # noqa: PLC0415 - as below
     from shim.cri.activation import is_socket_passed  # noqa: PLC0415
@@ -107,7 +107,7 @@ def _refuse_until_corrected(
         return None
 
     log.configure(level="info", style="auto")
-    # Of settings that cannot be read, the error is found once more: they may have changed since.
+    # The error of unreadable settings is computed again, since the files may have changed.
     is_found_again = given is not None and config is None
     refuse_until_corrected(None if is_found_again else error, files=files, check=check, environ=environ)
 
@@ -116,12 +116,12 @@ _FILES = (
     *("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
     *("image_credential_provider_config", "image_credential_provider_bin_dir"),
 )
-"""Settings whose files are read at the start."""
+"""Settings that name files which the server reads at its start."""
 
 
 def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
-    # Loading gRPC and structlog takes a third of a second, which the other commands need not. Garbage
-    # collections would take a tenth of it, and find nothing.
+    # Loading gRPC and structlog takes a third of a second, and other commands do not need them. Garbage collection
+    # would take a tenth of that, and find nothing.
     gc.disable()
     import structlog  # noqa: PLC0415
 
@@ -134,13 +134,13 @@ def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
         structlog.get_logger(__name__).warning(warning)
 
     status = 0 if serve(loaded.config) else EXIT_FAILED
-    # Python would wait for threads that hang, such as that of an RPC which did not end.
+    # Python would wait for threads that hang, such as the thread of an RPC that did not end.
     sys.stdout.flush()
     os._exit(status)
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from shim.doctor.check import check  # noqa: PLC0415 - the other commands do without it
+    from shim.doctor.check import check  # noqa: PLC0415 - other commands do not need it
     from shim.doctor.findings import Finding, failed, shown  # noqa: PLC0415
 
     config, wrong = Config(), []
@@ -149,11 +149,11 @@ def _doctor(given: argparse.Namespace) -> int:
         _warn(warnings)
         config = loaded.config
     except ShimError as error:
-        advice = "correct it: the server does not start; all else here is by the default settings"
+        advice = "correct it: the server does not start; the other checks use the default settings"
         wrong = [Finding("FAIL", "settings", str(error), advice)]
     findings = []
     for finding in chain(wrong, check(config, environ=os.environ)):
-        print(shown(finding), flush=True)  # before the next one is known, which may take seconds
+        print(shown(finding), flush=True)  # at once: the next check may take seconds
         findings.append(finding)
     return EXIT_FAILED if failed(findings) else 0
 
@@ -212,7 +212,7 @@ def _announce(words: str) -> None:
 
 
 def _own_command() -> str:
-    """Return the path of this program, for a unit to run."""
+    """Return the path of this program for a unit file."""
     named = os.environ.get(SINGLE_FILE) or sys.argv[0]
     started = Path(named).absolute()
     return str(started if started.name != "__main__.py" else Path(sys.executable).with_name("pydockershim"))
@@ -255,14 +255,14 @@ def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the usage and exit; a server that systemd has started tells its clients instead."""
+        """Print the usage and exit; a server that systemd has started answers its clients with the error first."""
         if next(iter(_with_command(sys.argv[1:])), "") == "serve":
             _refuse_until_corrected(InvalidArgument(message), None, dict(os.environ))
         super().error(message)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the whole command line, of which the man page and the completions are made as well."""
+    """Return the parser of the whole command line, which also generates the man page and the completions."""
     parser = _Parser(
         prog="pydockershim",
         description="A Kubernetes CRI v1 server in front of the Docker Engine.",
@@ -274,7 +274,7 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
     serve.set_defaults(command=_serve)
     doctor = commands.add_parser(
-        "doctor", help="say what of this node works, and what to do about the rest", allow_abbrev=False
+        "doctor", help="check this node, and say how to fix each problem", allow_abbrev=False
     )
     doctor.set_defaults(command=_doctor)
     config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
@@ -293,33 +293,33 @@ def parser() -> argparse.ArgumentParser:
 def _add_installation(commands: "argparse._SubParsersAction[_Parser]") -> None:
     install = commands.add_parser(
         "install",
-        help="put units, configuration and crictl.yaml onto this node, and start the server",
+        help="install units, configuration and crictl.yaml on this node, and start the server",
         allow_abbrev=False,
     )
     install.set_defaults(command=_install)
     install.add_argument(
         "--docker",
         action="store_true",
-        help="set live-restore, the OCI runtime and the cgroup driver of systemd in Docker's daemon.json",
+        help="set live-restore, the OCI runtime and the systemd cgroup driver in Docker's daemon.json",
     )
-    install.add_argument("--cni", choices=share.example_names(), help="the pod network of a single node, by an example")
+    install.add_argument("--cni", choices=share.example_names(), help="install an example as the pod network of a node")
     install.add_argument(
-        "--as-cri-dockerd", action="store_true", help="give command and units the names of cri-dockerd's, too"
+        "--as-cri-dockerd", action="store_true", help="also give command and units the names of cri-dockerd's"
     )
     install.add_argument("--no-start", dest="start", action="store_false", help="enable the server, do not start it")
     install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
     uninstall.set_defaults(command=_uninstall)
-    uninstall.add_argument("--force", action="store_true", help="also with pods on the node; the state of them stays")
+    uninstall.add_argument("--force", action="store_true", help="uninstall even with pods on the node; keep their state")
     uninstall.add_argument(
         "--keep-configuration",
         action="store_true",
-        help="leave daemon.json of Docker, crictl.yaml, the CNI configuration and the settings as they are",
+        help="keep Docker's daemon.json, crictl.yaml, the CNI configuration and the settings",
     )
     for command in (install, uninstall):
         command.add_argument("--dry-run", action="store_true", help="only say what would be done")
         command.add_argument(
-            "--root", type=Path, default=Path("/"), metavar="DIR", help="a node that does not run, below a directory"
+            "--root", type=Path, default=Path("/"), metavar="DIR", help="root directory of a node that is not running"
         )
 
 
@@ -335,7 +335,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         names = [field.flag, *(alias for alias, name in cri_dockerd_flags.ALIASES.items() if name == field.name)]
         words = f"{field.doc} Give {field.accepted}. Default: {show.text(field.default) or 'empty'}."
         settings.add_argument(*names, dest=field.name, metavar="VALUE", help=words.replace("%", "%%"))
-    old = parser.add_argument_group("flags of cri-dockerd without an effect of their own")
+    old = parser.add_argument_group("flags of cri-dockerd that have no effect here")
     for entry in cri_dockerd_flags.IGNORED:
         words = f"{entry.why[0].upper()}{entry.why[1:]}."
         nargs, const = ("?", "true") if entry.switch else (None, None)

@@ -1,4 +1,4 @@
-"""What sandboxes and containers both need to know about the pod they belong to."""
+"""Facts about a pod that sandbox and container verbs share: readiness, addresses, network mode, resolv.conf."""
 
 import hashlib
 from pathlib import Path
@@ -21,9 +21,9 @@ def host_network(config: pb.PodSandboxConfig) -> bool:
 
 
 def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
-    """Return whether a sandbox is SANDBOX_READY: pause runs, and RunPodSandbox has completed.
+    """Return whether a sandbox is SANDBOX_READY: pause runs, and the checkpoint records a completed RunPodSandbox.
 
-    The checkpoint records the latter. A legacy (cri-dockerd) pod has none: its pause container alone decides.
+    A cri-dockerd pod has no checkpoint: it is ready if pause runs.
     """
     if not record.state.running or record.legacy:
         return record.state.running
@@ -32,16 +32,13 @@ def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
 
 
 def _is_restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
-    """Return whether pause was restarted externally: its new network namespace has no interface but `lo`."""
+    """Return whether pause was restarted externally, into a new network namespace with only `lo`."""
     known = checkpoint.pause_started_at and not record.state.from_list_only
     return bool(known) and record.state.started_at != checkpoint.pause_started_at
 
 
 def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
-    """Find the sandbox a container is to be made or started in.
-
-    Raise NotFound, or FailedPrecondition when it is not ready.
-    """
+    """Return the ready sandbox of an id or unique prefix. Raise NotFound, or FailedPrecondition if it is not ready."""
     record = rt.view.sandbox(sandbox_id)
     if not is_ready(rt, record):
         raise FailedPrecondition(f"pod sandbox {record.id} is not ready")
@@ -49,10 +46,10 @@ def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
-    """Return every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
+    """Return the addresses that ADD gave to the pod, in the plugin's order; [] before ADD and after DEL.
 
-    Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
-    and the pod must have a status all the same.
+    Also [] for an unreadable result: it can come from the CNI cache of another runtime, and the pod still needs a
+    status.
     """
     network = checkpoint.network if checkpoint else None
     if network is None or network.result is None or network.released:
@@ -64,10 +61,10 @@ def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
 
 
 def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
-    """Return the path of the pod's own resolv.conf on the host.
+    """Return the path of the pod's resolv.conf on the host.
 
-    Known before Docker has given an id, since the file must be there when the pause container is created; hashed,
-    since a sandbox name may be longer than a file name can be.
+    Derived from the name, since the file must exist before Docker creates the pause container and assigns its id.
+    Hashed, since a sandbox name may be too long for a file name.
     """
     digest = hashlib.sha256(names.sandbox_name(metadata).encode()).hexdigest()
     return resolv_conf_directory(rt) / digest[:32]

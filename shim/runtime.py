@@ -1,6 +1,6 @@
-"""The collaborators of the domain in frozen bundles; `Runtime` is the first argument of every verb. Data, no methods.
+"""The collaborators of the domain in frozen dataclasses; `Runtime` is the first argument of every verb.
 
-`Locks` alone has methods: which RPCs exclude each other is written there and nowhere else.
+`Locks` defines which RPCs exclude each other.
 """
 
 import time
@@ -44,27 +44,27 @@ from shim.view.node_view import NodeView
 from shim.view.unseen import Unseen
 
 PAUSE_EXIT_SECONDS = 10.0
-"""How long the end of one pause container delays that of the next: as long as Docker waits for what it kills."""
+"""How long the end of a pause container may delay the next: Docker waits as long for a container that it kills."""
 
 
 STARTS_OF_A_POD = 4
-"""Containers of one pod that Docker starts at a time. Kubelets start one after the other; more at a time are not sooner
-done on two processors, and StopPodSandbox has to wait for each that Docker has begun."""
+"""Concurrent container starts of a pod. Kubelets start containers one after the other. More starts at a time finish no
+sooner on two processors, and StopPodSandbox has to wait for each start in progress."""
 
 
 class Locks:
-    """Which RPCs wait for each other. A wait ends with the caller's deadline: Cancelled or DeadlineExceeded."""
+    """The locks by which RPCs exclude each other. A wait raises Cancelled or DeadlineExceeded at the caller's deadline."""
 
     def __init__(self) -> None:
         self._locks = KeyedLocks()
         self._pause_exits = Lease(PAUSE_EXIT_SECONDS)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the locks that are held, for people, as `KeyedLocks.rows`."""
+        """Return a row for each lock that is held, for display, like `KeyedLocks.rows`."""
         return [*self._locks.rows(), *self._pause_exits.rows("pause exit")]
 
     def sandbox(self, name: str) -> AbstractContextManager[None]:
-        """Hold the name of a pod sandbox: its run, stop, removal and update come one after the other."""
+        """Hold the name of a pod sandbox: serialises its run, stop, removal and update."""
         return self._locks.hold(("sandbox", name))
 
     def container(self, name: str) -> AbstractContextManager[None]:
@@ -72,15 +72,15 @@ class Locks:
         return self._locks.hold(("container", name))
 
     def limits(self, container_id: ContainerId) -> AbstractContextManager[None]:
-        """Hold the limits of a container: what writes them (start, update, recovery) comes one after the other."""
+        """Hold the limits of a container: serialises start, update and recovery, which write them."""
         return self._locks.hold(("limits", container_id))
 
     def start(self, sandbox_id: SandboxId, metadata: pb.ContainerMetadata) -> AbstractContextManager[None]:
-        """Hold a name and attempt of a pod while one of its containers is started. Taken after `limits`."""
+        """Hold name and attempt of a container in a pod while it is started. Taken after `limits`."""
         return self._locks.hold(("start", sandbox_id, metadata.name, metadata.attempt))
 
     def start_place(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
-        """Hold one of the places for starts of a pod, while Docker is asked for it. Taken after `start` and `log`."""
+        """Hold a place among the STARTS_OF_A_POD of a pod during a start. Taken after `start` and `log`."""
         return self._locks.hold_place(("starts", sandbox_id), places=STARTS_OF_A_POD)
 
     def shim_group(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
@@ -96,96 +96,96 @@ class Locks:
         return self._locks.hold(("image", image_id))
 
     def pause_exit(self) -> AbstractContextManager[None]:
-        """Have one pause container end at a time, but wait for none that hangs. Taken after `sandbox`."""
+        """Serialise the ends of pause containers, but do not wait for an end that hangs. Taken after `sandbox`."""
         return self._pause_exits.hold(what="wait for the end of another pause container")
 
     def checkpoint(self) -> AbstractContextManager[None]:
-        """Have one container of the node be checkpointed at a time: each takes the disk for itself."""
+        """Checkpoint a single container of the node at a time: each checkpoint uses the disk fully."""
         return self._locks.hold("checkpoint")
 
     def cni_conf(self) -> AbstractContextManager[None]:
-        """Hold the CNI configuration that the server writes itself."""
+        """Hold the CNI configuration file that the server writes."""
         return self._locks.hold("cni conf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cni:
-    """What gives pods their network."""
+    """The collaborators for pod networks."""
 
     networks: NetworkSource
-    """Which CNI configuration new pods get."""
+    """Selects the CNI configuration of new pods."""
     plugins: Plugins
     """Runs CNI plugins."""
     pod_cidr: PodCidr
-    """Address ranges of the node's pods, as the kubelet has sent them."""
+    """Address ranges of the node's pods, from the kubelet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePuller:
-    """What pulls share."""
+    """State that pulls share."""
 
     keyring: Keyring = field(default_factory=Keyring)
-    """Credentials of the node, for pulls that bring none."""
+    """Credentials of the node, for pulls without credentials."""
     pulls: SingleFlight[ImageId] = field(default_factory=SingleFlight)
-    """Pulls under way, so that two of one image are one."""
+    """Pulls in progress: concurrent pulls of the same image share a pull by Docker."""
     progress: ProgressClock = field(default_factory=ProgressClock)
-    """When any of them has shown progress last: Docker lets one wait for the layers of another."""
+    """Time of the last progress of any pull: in Docker, a pull may wait for the layers of another."""
     manifests: LruCache[str, ImageId] = field(default_factory=lambda: LruCache(capacity=1000))
-    """What pulls have brought, by the digest of the manifest: it stands for the same image for ever."""
+    """Pulled images by the digest of the manifest, which always identifies the same image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRun:
-    """What distinguishes this server from earlier ones on the node."""
+    """Identifies this run of the server among earlier runs on the node."""
 
     started_at: float = field(default_factory=time.time)
-    """Seconds since the epoch: what is older on disk is an earlier one's."""
+    """Seconds since the epoch: older files on disk come from earlier runs."""
     mark: str = field(default_factory=new_server_mark)
-    """Of its execs."""
+    """Marks the execs of this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What run, stop, create, list and the rest work with."""
+    """The collaborators of all verbs."""
 
     config: Config
     engine: Engine
     facts: EngineFacts
     view: NodeView
     logs: ContainerLogs
-    """Copies what containers write into the CRI's log files."""
+    """Copies the output of containers to CRI log files."""
     checkpoints: CheckpointStore
     limits: LimitStore
-    """Limits of containers that were changed since and that Docker has no field for."""
+    """Updated limits of containers that Docker has no field for."""
     user_namespaces: UserNamespaces
-    """Whether pods can have them."""
+    """Checks whether pods can have user namespaces."""
     own_exec: OwnExec
-    """Runs commands in containers without Docker, where it can."""
+    """Runs commands in containers without Docker, if possible."""
     cni: Cni
     host_fs: HostFs
-    """Uses host paths, which may hang, in another process."""
+    """Accesses host paths, which may hang, in another process."""
     nri: NriPlugins = field(default_factory=no_plugins)
     """Plugins that see and change containers."""
     unseen: Unseen = field(default_factory=Unseen)
-    """What is being made, and plugins have to be told of first."""
+    """Sandboxes and containers that are hidden until plugins have been told of them."""
     sessions: Sessions
     """Issues the URLs of streaming sessions."""
     backlogs: Room = field(default_factory=Room)
-    """Memory for output that waits for clients which read slowly."""
+    """Memory for output that waits for slow clients."""
     attach_looks: LooksByContainer = field(default_factory=LooksByContainer)
-    """How often clients of attach are looked at that keep a container from writing."""
+    """Checks of attach clients that keep a container from writing."""
     locks: Locks = field(default_factory=Locks)
     puller: ImagePuller = field(default_factory=ImagePuller)
     accounts: LoadingCache[ImageId, ImageAccounts] = field(default_factory=lambda: LoadingCache(capacity=16 << 20))
-    """Users and groups of the images that containers were made of; weighed in bytes of their files."""
+    """Users and groups of images that containers use; the capacity is in bytes of the images' files."""
     deferred_checks: DeferredChecks = field(default_factory=DeferredChecks)
-    """Watches what may still happen after a call has ended."""
+    """Repeats checks for late effects of a call that has ended."""
     tasks: TaskWatch = field(default_factory=TaskWatch)
-    """Finds the first processes of containers before Docker answers their start."""
+    """Finds the first process of a container before Docker answers its start."""
     server: ServerRun = field(default_factory=ServerRun)
     taken_addresses: dict[str, str] = field(default_factory=dict)
-    """Why a server beside the CRI is not at the address of its setting, by the type of the condition in Status."""
+    """Reasons why a server other than the CRI's lacks its configured address, by type of the condition in Status."""
     cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
-    """Finds the control groups of containers."""
+    """Finds the cgroups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)
-    """What was measured of containers and pods before."""
+    """Earlier measurements of containers and pods."""

@@ -1,4 +1,4 @@
-"""Run streaming sessions: exec, attach and port-forward, once the client is connected."""
+"""Runs streaming sessions of connected clients: exec, attach and port-forward."""
 
 import socket
 from functools import partial
@@ -19,13 +19,13 @@ from shim.streaming.sessions import Kind, PortForwardTask, RemoteTask, Task
 from shim.streaming.transport import Session
 
 REASON_SECONDS = 30.0
-"""How long a client that has stalled may take to be told why its session ends."""
+"""Limit for sending a stalled client the reason why its session ends."""
 
 log = structlog.get_logger(__name__)
 
 
 def serve_session(rt: Runtime, task: Task, session: Session, protocol: str) -> None:
-    """Serve one session to its end. Raise Cancelled when the client has gone, ShimError when it breaks the protocol."""
+    """Serve a session to its end. Raise Cancelled if the client goes away, ShimError if it breaks the protocol."""
     kind = "portforward" if isinstance(task, PortForwardTask) else str(task.kind)
     with meter.timed(meter.Kind.STREAM, kind):
         if isinstance(task, PortForwardTask):
@@ -54,7 +54,7 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
         raise
     except ShimError as error:
         status = status_from_failure(str(error), protocol=protocol)
-    except Exception as fault:  # reported too: a client takes an empty error stream for success
+    except Exception as fault:  # also reported: a client takes an empty error stream for success
         log.exception("streaming session failed", kind=str(task.kind), container=task.container_id)
         message = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the server"
         status = status_from_failure(message, protocol=protocol)
@@ -66,7 +66,7 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
 
 
 def _end_stalled(session: Session, streams: Streams, error: Stalled, *, protocol: str) -> None:
-    """Tell the client why its session ends, if it takes anything within REASON_SECONDS; end the session if not."""
+    """Send the client the reason why its session ends; end the session if it does not read it in REASON_SECONDS."""
     reason = status_from_failure(str(error), protocol=protocol)
     if streams.error.write(reason, seconds=REASON_SECONDS):
         session.end(str(error))

@@ -123,7 +123,7 @@ def test_a_daemon_with_a_user_namespace_gives_pods_the_nodes(
         assert not features(served.cri).user_namespaces
         code, reason = refusal(lambda: pod_of(kubelet))
     assert code == grpc.StatusCode.FAILED_PRECONDITION
-    assert "docker has one user namespace for all containers (userns-remap)" in reason
+    assert "Docker uses the same user namespace for all containers (userns-remap)" in reason
 
 
 @pytest.mark.skipif(V2, reason="all controllers are in one tree")

@@ -287,7 +287,7 @@ def test_a_number_that_an_image_gives_to_another_group_is_refused(
     code, message = refused(kubelet, served, pod, image=people["plain"], **secured(**context))
 
     assert code == Code.FAILED_PRECONDITION
-    assert f"'{people['plain']}' calls a group of another number {group} in its /etc/group" in message
+    assert f"'{people['plain']}' gives the group named {group} another gid" in message
 
 
 def passwd_link(target: str, *more: File) -> tuple[File, ...]:

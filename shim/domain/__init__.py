@@ -1,1 +1,1 @@
-"""Words of the domain that need no collaborator: errors, ids, names, labels, references."""
+"""Types and functions without collaborators: errors, ids, names, labels, references."""

@@ -1,4 +1,4 @@
-"""The pod address ranges of a node, as the setting and the kubelet write them."""
+"""Parses the pod address ranges of a node, as written by the setting and the kubelet."""
 
 import ipaddress
 
@@ -6,9 +6,9 @@ from shim.domain.errors import InvalidArgument
 
 
 def parse_pod_cidr(text: str) -> tuple[str, ...]:
-    """Split comma-separated ranges, each in canonical form: `10.244.1.7/24` is `10.244.1.0/24`, as for the kubelet.
+    """Split comma-separated ranges into their canonical form: `10.244.1.7/24` becomes `10.244.1.0/24`, as in kubelets.
 
-    InvalidArgument names the part that is not a range.
+    Raise InvalidArgument with the part that is not a range.
     """
     return tuple(_canonical(part.strip()) for part in text.split(",") if part.strip())
 

@@ -1,8 +1,8 @@
 """The errors of the domain, independent of any transport.
 
-`shim/cri/status.py` maps each class to a gRPC code; foreign exceptions are turned into one of these where they
-enter (engine, CNI, netlink, disk), with the cause chained. Messages are lower case: the operation and its id
-or file, then the cause. They may reach a client and a log, so they never hold a secret.
+`shim/cri/status.py` maps each class to a gRPC code. Adapters (Engine, CNI, netlink, disk) turn foreign exceptions into
+these classes, with the cause chained. Messages are lower case: the operation and its id or file, then the cause. They
+may reach clients and logs, so they never hold a secret.
 """
 
 
@@ -11,7 +11,7 @@ class ShimError(Exception):
 
 
 class NotFound(ShimError):
-    """The object that was named does not exist."""
+    """The named object does not exist."""
 
 
 class AlreadyExists(ShimError):
@@ -23,15 +23,15 @@ class InvalidArgument(ShimError):
 
 
 class FailedPrecondition(ShimError):
-    """The request is right, the state of the object or of the node does not allow it."""
+    """The request is valid, but the state of the object or the node does not allow it."""
 
 
 class DeadlineExceeded(ShimError):
-    """The time limit of the client or of a setting is over."""
+    """The time limit of the client or of a setting has expired."""
 
 
 class Cancelled(ShimError):
-    """The client went away while its request was under way."""
+    """The client went away during its request."""
 
 
 class Unavailable(ShimError):
@@ -43,9 +43,9 @@ class ResourceExhausted(ShimError):
 
 
 class Unsupported(ShimError):
-    """This shim, Engine or kernel cannot do what was asked; the message names it."""
+    """This server, Engine or kernel cannot fulfil the request; the message names the obstacle."""
 
 
 def reason_of(error: OSError) -> str:
-    """Return the reason of an error of the system, in lower case and without the file."""
+    """Return the reason of a system error in lower case, without the file."""
     return (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""The identifiers of the CRI. All are opaque to clients; here they are Docker's."""
+"""The identifiers of the CRI. They are opaque to clients; this server uses Docker's ids."""
 
 from collections.abc import Iterable
 from typing import NewType
@@ -12,13 +12,13 @@ ContainerId = NewType("ContainerId", str)
 """Docker's id of an application container: 64 hexadecimal digits."""
 
 ImageId = NewType("ImageId", str)
-"""Docker's image id, `sha256:` and 64 hexadecimal digits: the one identity of an image everywhere."""
+"""Docker's image id, `sha256:` and 64 hexadecimal digits: identifies an image everywhere in the server."""
 
 
 def only_id(wanted: str, ids: Iterable[str], *, field: str) -> str | None:
-    """Return the id that is `wanted`, or the only one with that prefix; None when there is none.
+    """Return the id that equals `wanted`, or the only id with that prefix; None without a match.
 
-    Raise InvalidArgument when several have it.
+    Raise InvalidArgument if several ids have the prefix.
     """
     fitting = {known for known in ids if known.startswith(wanted)}
     if wanted in fitting:

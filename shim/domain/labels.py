@@ -1,17 +1,17 @@
-"""The labels by which the shim recognises its Docker containers, and their encoding.
+"""The labels of the server's Docker containers: their encoding, and how the server recognises its containers.
 
-Three kinds of labels are written:
+The server writes three kinds of labels:
 
-* `io.pydockershim.*`: authoritative. The CRI configuration as JSON, since Docker does not return mounts, requested
-  users, annotations or nanosecond times.
+* `io.pydockershim.*` are authoritative. They hold the CRI configuration as JSON, since Docker does not return mounts,
+  requested users, annotations or nanosecond times.
 * `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath` and `annotation.<key>`:
-  those of all Docker-backed nodes, for cri-dockerd, log agents and people.
-* the CRI labels themselves, so that `docker ps --filter label=...` works.
+  the labels of all Docker-backed nodes, for cri-dockerd, log agents and people.
+* The CRI labels themselves, so that `docker ps --filter label=...` works.
 
-Docker merges the labels of an image into those of its containers, and `docker commit` gives an image the labels of a
-container. Hence CRI labels and annotations are read back from the JSON only, and no label proves which runtime created
-a container. Nor does a name, which others can take and `docker rename` changes. `HostConfig` does, which no image can
-set: ours have the name they were created under both there and in a label.
+Docker merges an image's labels into its containers' labels, and `docker commit` gives an image the labels of a
+container. Hence the server reads CRI labels and annotations only from the JSON, and no label proves which runtime
+created a container. Nor does a name: others can use it, and `docker rename` changes it. `HostConfig` does prove it, since
+no image can set it: it holds the name under which the server created the container, and so does a label.
 """
 
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
 RUNTIME_HANDLER = "io.pydockershim.runtime-handler"
 CREATED_AS = "io.pydockershim.created-as"
-"""The Docker name that was asked for at create; absent on containers of version 0.1."""
+"""The Docker name requested at create; absent on containers of version 0.1."""
 
 INSPECTION = "io.pydockershim.look"
-"""On the containers of `shim.image.rootfs`."""
+"""Marks the temporary containers of `shim.image.rootfs`."""
 
 TYPE = "io.kubernetes.docker.type"
 TYPE_SANDBOX = "podsandbox"
@@ -47,18 +47,18 @@ RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
 
 
 def proof(labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of HostConfig by which `is_ours` knows the container of these labels again.
+    """Return the part of HostConfig that `is_ours` checks for a container with these labels.
 
-    `ContainerIDFile` is what Docker keeps and never reads: it is there for its command line.
+    Docker stores `ContainerIDFile` for its command line, and never reads it.
     """
-    # A daemon-wide `init: true` must not put Docker's init in front, either.
+    # Also overrides `init: true` of the daemon, which would put Docker's init in front.
     return {"Init": False, "UsernsMode": "host", "ContainerIDFile": labels[CREATED_AS]}
 
 
 def is_ours(labels: Mapping[str, str], *, init: bool | None, userns_mode: str, container_id_file: str) -> bool:
-    """Whether a container was created by this runtime, by its labels and these fields of its HostConfig.
+    """Return whether this server created a container, by its labels and these fields of its HostConfig.
 
-    One of version 0.1 has no file: there `init` and `userns_mode` decide, which cri-dockerd leaves to the daemon.
+    For a container of version 0.1, which has no file, `init` and `userns_mode` decide: cri-dockerd sets neither.
     """
     if CONFIG not in labels or init is not False or userns_mode != "host":
         return False
@@ -74,9 +74,9 @@ def is_of_committed_image(labels: Mapping[str, str], *, name: str) -> bool:
 
 
 def may_be_of_a_pod(labels: Mapping[str, str], *, network_mode: str) -> bool:
-    """Whether a container of a list may belong to a pod, of this runtime or of an earlier Docker shim.
+    """Return whether a container in Docker's list may belong to a pod of this server or of an earlier Docker shim.
 
-    A container of a pod is in the network of its sandbox. Only an inspect decides whether this runtime created it.
+    An application container is in the network of its sandbox. Only an inspect can show who created the container.
     """
     if labels.get(TYPE) == TYPE_CONTAINER:
         return network_mode == f"container:{labels.get(SANDBOX_ID, '')}"
@@ -84,15 +84,15 @@ def may_be_of_a_pod(labels: Mapping[str, str], *, network_mode: str) -> bool:
 
 
 def created_as(labels: Mapping[str, str], *, name: str) -> str:
-    """Return the Docker name under which a container of a pod was created; `name` is its present one."""
+    """Return the Docker name under which a pod's container was created; `name` is its current name."""
     return labels.get(CREATED_AS, name)
 
 
 def is_sandbox(labels: Mapping[str, str]) -> bool:
-    """Whether a container that is ours is the pause container of a pod.
+    """Return whether a container of this server is a pause container.
 
-    By the label, which all of ours set, so that it never is an image's; the name of a container called POD_x has the
-    prefix of a sandbox.
+    All containers of this server set the label, so it is never an image's. The name is no proof: a container called
+    POD_x has the prefix of a sandbox.
     """
     return labels.get(TYPE) == TYPE_SANDBOX
 
@@ -113,7 +113,7 @@ def container_labels(config: pb.ContainerConfig, *, name: str, sandbox_id: str, 
     """Return the labels of an application container; `name` is its Docker name, `log_path` is absolute or empty."""
     kept = pb.ContainerConfig()
     kept.CopyFrom(config)
-    # Docker returns these itself, and environments hold secrets that need no second copy.
+    # Docker returns these fields, and environments hold secrets that need no second copy.
     for field in ("command", "args", "envs"):
         kept.ClearField(field)
     return {
@@ -127,32 +127,32 @@ def container_labels(config: pb.ContainerConfig, *, name: str, sandbox_id: str, 
 
 
 def config_as_dict(config: pb.PodSandboxConfig | pb.ContainerConfig) -> dict[str, Any]:
-    """Return a configuration as plain JSON values, keys spelled as in the CRI."""
+    """Return a configuration as plain JSON values, with the CRI's field names as keys."""
     return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
 
 def sandbox_config_from_dict(config: dict[str, Any]) -> pb.PodSandboxConfig:
-    """Return the configuration that `config_as_dict` converted; keys of a newer shim are skipped."""
+    """Return the configuration that `config_as_dict` converted; unknown keys of a newer server are skipped."""
     return json_format.ParseDict(config, pb.PodSandboxConfig(), ignore_unknown_fields=True)
 
 
 def sandbox_metadata_from_dict(config: dict[str, Any]) -> pb.PodSandboxMetadata:
-    """Return the metadata alone of a configuration that `config_as_dict` converted."""
+    """Return only the metadata of a configuration that `config_as_dict` converted."""
     return json_format.ParseDict(config.get("metadata", {}), pb.PodSandboxMetadata(), ignore_unknown_fields=True)
 
 
 def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
-    """Return the configuration of a pause container that is ours."""
+    """Return the configuration of a pause container of this server."""
     return _parsed(labels[CONFIG], pb.PodSandboxConfig())
 
 
 def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
-    """Return the configuration of a container that is ours, without command, args and envs."""
+    """Return the configuration of a container of this server, without command, args and envs."""
     return _parsed(labels[CONFIG], pb.ContainerConfig())
 
 
 def _parsed(text: str, into: _Config) -> _Config:
-    """Return `into` with what is in a label. Raise ParseError; older protobufs do not for all that is no object."""
+    """Fill `into` from the JSON of a label and return it. Raise ParseError, which older protobufs do not always do."""
     try:
         plain = msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
@@ -161,7 +161,7 @@ def _parsed(text: str, into: _Config) -> _Config:
 
 
 def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return what `docker ps` can show. A pod may have labels of our keys, too: they are in the JSON alone."""
+    """Return the labels for `docker ps`. CRI labels that collide with the server's keys are only in the JSON."""
     shown = {key: value for key, value in labels.items() if key not in RESERVED and not key.startswith(_OWN_PREFIX)}
     return {**shown, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
 

@@ -1,7 +1,7 @@
 """Docker names of pods and containers, in the format of all Docker-backed nodes.
 
-They make `docker ps` readable and reserve the name of an attempt. Identity is never parsed from them: it is in the
-labels (`shim.domain.labels`).
+The names make `docker ps` readable and reserve an attempt. The server never parses them: labels hold the identity
+(`shim.domain.labels`).
 """
 
 import re
@@ -12,14 +12,14 @@ from shim.domain.errors import InvalidArgument
 
 PREFIX = "k8s_"
 POD = "POD"
-"""In place of the container's name in that of a pause container."""
+"""Replaces the container's name in the Docker name of a pause container."""
 SANDBOX_PREFIX = f"{PREFIX}{POD}_"
 INSPECTION_PREFIX = "pydockershim-look-"
-"""Of temporary containers for reading files of an image (`shim.image.rootfs`)."""
+"""Prefix of temporary containers for reading files of an image (`shim.image.rootfs`)."""
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
 MAX_PART = 253
-"""Characters of a name, namespace or uid: the limit of Kubernetes for a DNS subdomain."""
+"""Characters of a name, namespace or uid: Kubernetes's limit for a DNS subdomain."""
 
 
 def check_name_part(value: str, *, field: str) -> None:
@@ -38,7 +38,7 @@ def sandbox_name(metadata: pb.PodSandboxMetadata) -> str:
 
 
 def container_name(metadata: pb.ContainerMetadata, *, pod: pb.PodSandboxMetadata) -> str:
-    """Return `k8s_<container>_<pod>_<namespace>_<uid>_<attempt>`, with the attempt of the container."""
+    """Return `k8s_<container>_<pod>_<namespace>_<uid>_<attempt of the container>`."""
     return f"{PREFIX}{metadata.name}_{pod.name}_{pod.namespace}_{pod.uid}_{metadata.attempt}"
 
 

@@ -1,7 +1,7 @@
-"""Users and groups of the files passwd(5) and group(5). Pure.
+"""Parses users and groups from passwd(5) and group(5) files. Pure.
 
-The files are an image's, hence untrusted. A malformed line is skipped as a whole: a user with an unreadable uid does
-not become uid 0. Of two matching entries the first counts, as in libc.
+The files come from an image and are untrusted. A malformed line is skipped: a user with an unreadable uid must not
+become uid 0. The first of two matching entries counts, like in libc.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ PASSWD, GROUP = "/etc/passwd", "/etc/group"
 """Paths of the files."""
 
 MAX_LINES = 1 << 16
-"""Lines of either file, and members in group: each takes some 200 bytes of memory, of as few as three in the file."""
+"""Lines of either file and members in group. Each takes some 200 bytes of memory, but as few as three in the file."""
 
 MAX_ID = (1 << 31) - 1
-"""Largest uid and gid that all tools of the kernel accept; some give -1 and larger ones another meaning."""
+"""Largest uid and gid that all of the kernel's tools accept; some give -1 and larger ids another meaning."""
 
 _DIGITS = 10
 """Digits of MAX_ID."""
@@ -36,7 +36,7 @@ class Group:
     name: str
     gid: int
     members: frozenset[str]
-    """Names of users; those whose primary group it is may be missing."""
+    """Names of users; users with this primary group may be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Accounts:
     users: tuple[User, ...] = ()
     groups: tuple[Group, ...] = ()
     impostors: frozenset[int] = frozenset()
-    """Numbers that are the name of a group with another gid, also in lines that are skipped here."""
+    """Numbers that are the name of a group with another gid, including groups in skipped lines."""
 
     def user_of(self, who: str | int) -> User | None:
         """Return a user by name or uid."""
@@ -63,15 +63,15 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageAccounts:
-    """The part of an image that decides as which user a container runs."""
+    """The data of an image that determines the user of a container."""
 
     default_user: str
-    """`USER` of the image: name or uid, perhaps with `:group`; empty for root."""
+    """`USER` of the image: name or uid, optionally with `:group`; "" for root."""
     accounts: Accounts
 
 
 def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
-    """Parse the content of both files; empty for a missing one."""
+    """Parse the contents of both files; b"" for a missing file."""
     return Accounts(
         users=tuple(_users(passwd)),
         groups=tuple(_groups(group)),
@@ -80,17 +80,17 @@ def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
 
 
 def names_in(content: bytes) -> int:
-    """Return an upper bound of the lines and members of one of the files, without parsing it."""
+    """Return an upper bound of the lines and members of a file, without parsing it."""
     return content.count(b"\n") + content.count(b",") + 1
 
 
 def is_number(text: str) -> bool:
-    """Whether a user or group is given by number: any text of digits is one, even if a name is spelled like it."""
+    """Return whether a user or group is given by number: digits are a number, even if a name is spelled like it."""
     return text.isascii() and text.isdigit()
 
 
 def id_from_text(text: str) -> int | None:
-    """Parse a number; return None for one above MAX_ID."""
+    """Parse a number; return None if it exceeds MAX_ID."""
     digits = text.lstrip("0") or "0"
     number = int(digits) if len(digits) <= _DIGITS else MAX_ID + 1
     return number if number <= MAX_ID else None
@@ -112,7 +112,7 @@ def _groups(group: bytes) -> Iterator[Group]:
 
 
 def _impostors(group: bytes) -> Iterator[int]:
-    """Yield impostors as the most lenient parser finds them, which strips any space and accepts malformed lines."""
+    """Yield the impostors that the most lenient parser finds: it strips any space and accepts malformed lines."""
     for line in group.split(b"\n"):
         name, *fields = line.decode(errors="replace").strip().split(":")
         number = id_from_text(name) if is_number(name) else None
@@ -121,7 +121,7 @@ def _impostors(group: bytes) -> Iterator[int]:
 
 
 def _lines(content: bytes, *, least: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the name and all fields of each line that has a name and at least `least` fields."""
+    """Yield name and fields of each line with a name and at least `least` fields."""
     for line in content.split(b"\n"):
         fields = line.strip().split(b":")
         name = _name(fields[0])
@@ -130,7 +130,7 @@ def _lines(content: bytes, *, least: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _name(field: bytes) -> str:
-    """Return a name; empty if it is not UTF-8, since the CRI cannot name it. Other fields may have any encoding."""
+    """Return a name; "" if it is not UTF-8, since the CRI cannot name it. Other fields may have any encoding."""
     try:
         return field.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Image references, and the canonical form in which the shim compares them.
+"""Image references, and the canonical form that the server compares.
 
-The grammar is the one of the distribution project (`reference/regexp.go` and `normalize.go` there), which
-Docker, the kubelet and every registry share::
+The grammar comes from the distribution project (`reference/regexp.go` and `normalize.go` there), and is shared by
+Docker, the kubelet and every registry::
 
     reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
 
@@ -16,14 +16,14 @@ from shim.domain.ids import ImageId
 
 DEFAULT_DOMAIN = "docker.io"
 HUB_HOST = "index.docker.io"
-"""Docker Hub's older name. Images use `docker.io`, credentials files still this."""
+"""Docker Hub's older name. Images use `docker.io`, credentials files still use this name."""
 HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
-"""Its key in Docker's credentials files."""
+"""Docker Hub's key in Docker's credentials files."""
 DEFAULT_TAG = "latest"
 MAX_PATH = 255
-"""Longest `path` the grammar allows. Docker before 25 counts the domain, too, and says so."""
+"""Longest `path` the grammar allows. Docker before 25 counts the domain as well, and reports it."""
 MAX_TEXT = 1024
-"""Characters of a reference that is parsed: domain, path, tag and digest of a legal one have at most 775."""
+"""Characters of a reference that is parsed; domain, path, tag and digest of a legal reference have at most 775."""
 
 _OFFICIAL = "library/"
 
@@ -39,7 +39,7 @@ _ID_PREFIX = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A named image: `domain/path`, and perhaps a tag, a digest or both."""
+    """A named image: `domain/path`, optionally with a tag, a digest or both."""
 
     domain: str
     path: str
@@ -57,7 +57,7 @@ class Reference:
         """The repository as Docker shows it."""
         short = self.path.removeprefix(_OFFICIAL)
         for spelling in (short, self.path):
-            # `docker.io/foo.bar/app` must keep its domain: `foo.bar` alone would be taken for one.
+            # `docker.io/foo.bar/app` must keep its domain: `foo.bar` would be taken for a domain.
             if _split_domain(spelling) == (self.domain, self.path):
                 return spelling
         return self.name
@@ -74,7 +74,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Parse a reference in any form; no tag is added. InvalidArgument names the malformed part."""
+    """Parse a reference in any form; adds no tag. Raise InvalidArgument with the malformed part."""
     if not text:
         raise InvalidArgument("image reference is empty")
     if len(text) > MAX_TEXT:
@@ -93,9 +93,9 @@ def parse(text: str) -> Reference:
 
 
 def canonical(text: str) -> str:
-    """Return the canonical form of a reference, which is compared: `docker.io/library/busybox:latest`.
+    """Return the canonical form of a reference for comparison: `docker.io/library/busybox:latest`.
 
-    A tag beside a digest is dropped: it may have moved, and Docker ignores it as well.
+    Drops the tag of a reference with a digest: the tag may have moved, and Docker ignores it as well.
     """
     reference = parse(text)
     if reference.digest:
@@ -104,7 +104,7 @@ def canonical(text: str) -> str:
 
 
 def familiar(text: str) -> str:
-    """Return a reference as Docker shows it: `busybox:latest`. No tag is added."""
+    """Return a reference as Docker shows it: `busybox:latest`. Adds no tag."""
     return parse(text).familiar()
 
 
@@ -115,13 +115,13 @@ def image_id(text: str) -> ImageId | None:
 
 
 def image_id_prefix(text: str) -> str | None:
-    """Return `sha256:` and the digits of a possible prefix of an image id; None for anything else."""
+    """Return `sha256:` and the digits of a text that may be a prefix of an image id; None for anything else."""
     match = _ID_PREFIX.fullmatch(text)
     return f"sha256:{match[1]}" if match else None
 
 
 def split_tag(rest: str) -> tuple[str, str | None]:
-    """Split off the tag: the part behind the last colon, unless it contains a slash (then the colon is of a port)."""
+    """Split off the tag: the part after the last colon, unless it contains a slash (then the colon precedes a port)."""
     name, colon, tag = rest.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (rest, None)
 

@@ -1,1 +1,1 @@
-"""The server's side of its OCI runtime (`shim.oci_runtime`): whether Docker has it, and the orders it reads."""
+"""The server's side of its OCI runtime (`shim.oci_runtime`): checks that Docker has it, and writes its orders."""

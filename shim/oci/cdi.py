@@ -1,7 +1,7 @@
-"""Devices of the Container Device Interface (CDI), as specifications on the node describe them.
+"""Reads the specifications of CDI devices (Container Device Interface) on the node.
 
-Docker reads the same files for the devices that a container is created with. Devices that NRI plugins ask for later are
-read here, for the OCI runtime.
+Docker reads the same files for the devices in a create body. This module reads them for devices that NRI plugins ask
+for after the create, for the OCI runtime.
 """
 
 import json
@@ -19,11 +19,11 @@ from shim.base.atomic_files import read_regular
 from shim.domain.errors import FailedPrecondition, reason_of
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
-"""Where specifications are, of which later directories win."""
+"""Default directories of specifications; later directories win."""
 FILE_LIMIT = 1 << 20
-"""Bytes of one file."""
+"""Bytes of a file at most."""
 FILES_LIMIT = 256
-"""Files of one directory that are read."""
+"""Files of a directory that are read."""
 
 _NOT_A_SPECIFICATION = (
     yaml.YAMLError,
@@ -33,11 +33,11 @@ _NOT_A_SPECIFICATION = (
     RecursionError,
     msgspec.ValidationError,
 )
-"""See `shim.credentials.provider_config`: the library for YAML raises them for what is none."""
+"""The YAML library raises all of these for malformed files (see `shim.credentials.provider_config`)."""
 
 
 class DeviceNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A device file; what is missing is that of the file on the host."""
+    """A device file; missing values are taken from the device on the host."""
 
     path: str
     host_path: str = ""
@@ -50,7 +50,7 @@ class DeviceNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CdiMount(msgspec.Struct, frozen=True, rename="camel"):
-    """A mount."""
+    """A mount of a host path."""
 
     host_path: str
     container_path: str
@@ -69,7 +69,7 @@ class CdiHook(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Edits(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What a device changes of a container. A field that is not here is refused: it must not be dropped."""
+    """Changes that a device makes to a container. Unknown fields are an error, since they must not be dropped."""
 
     env: list[str] = []
     device_nodes: list[DeviceNode] = []
@@ -91,17 +91,17 @@ class _Specification(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(slots=True)
 class Found:
-    """What all devices of a container change, in the form of config.json."""
+    """The changes of all devices of a container, in the form of config.json."""
 
     env: list[tuple[str, str]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
     mounts: list[dict[str, Any]] = field(default_factory=list)
     hooks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """Name of the point, and the hook."""
+    """Kind of hook, such as `createRuntime`, and the hook."""
     groups: list[int] = field(default_factory=list)
 
     def add(self, edits: Edits) -> None:
-        """Add what one part of a specification changes. Raise OSError for a device that is not there."""
+        """Add the changes of a part of a specification. Raise OSError for a missing device."""
         self.env += ((name, value) for name, _, value in (line.partition("=") for line in edits.env))
         self.devices += map(_device, edits.device_nodes)
         self.mounts += (
@@ -120,9 +120,9 @@ class Found:
 
 
 def find(names: Iterable[str], *, directories: Sequence[str]) -> Found:
-    """Return what devices change, by names such as `vendor.com/class=name`.
+    """Return the changes of the devices with these names, such as `vendor.com/class=name`.
 
-    Raise FailedPrecondition, which names the device and where it was looked for.
+    Raise FailedPrecondition with the device and the directories or the file.
     """
     found = Found()
     kinds: set[str] = set()
@@ -130,7 +130,7 @@ def find(names: Iterable[str], *, directories: Sequence[str]) -> Found:
         kind, _, device = name.partition("=")
         specification, path = _specification(kind, device, directories=directories)
         try:
-            if kind not in kinds:  # once, however many of its devices a container has
+            if kind not in kinds:  # the edits of a kind are added once for all its devices
                 found.add(msgspec.json.decode(specification.container_edits, type=Edits))
             kinds.add(kind)
             wanted = next(each for each in specification.devices if each.name == device)
@@ -151,7 +151,7 @@ def _specification(kind: str, device: str, *, directories: Sequence[str]) -> tup
             except OSError as error:
                 unreadable = f"; {path}: {reason_of(error)}"
             except _NOT_A_SPECIFICATION:
-                unreadable = f"; {path} is no specification"
+                unreadable = f"; {path} is not a specification"
             else:
                 if specification.kind == kind and any(each.name == device for each in specification.devices):
                     return specification, path
@@ -162,7 +162,7 @@ def _specification(kind: str, device: str, *, directories: Sequence[str]) -> tup
 def _files(directory: Path) -> Iterator[Path]:
     try:
         names = sorted(entry.name for entry in os.scandir(directory))
-    except OSError:  # one of the directories is mostly not there
+    except OSError:  # most nodes lack some of the directories
         return
     for name in [name for name in names if name.endswith((".json", ".yaml", ".yml"))][:FILES_LIMIT]:
         yield directory / name
@@ -171,18 +171,18 @@ def _files(directory: Path) -> Iterator[Path]:
 def _read(path: Path) -> _Specification:
     content = read_regular(path, most=FILE_LIMIT)
     if path.suffix != ".json":
-        content = json.dumps(yaml.load(content, Loader=_LOADER)).encode()  # noqa: S506 - it is a safe one
+        content = json.dumps(yaml.load(content, Loader=_LOADER)).encode()  # noqa: S506 - it is a safe loader
     return msgspec.json.decode(content, type=_Specification)
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C takes a tenth of the time, where the library has it."""
+"""The loader in C, if the library has it, takes a tenth of the time."""
 
 
 def _device(node: DeviceNode) -> dict[str, Any]:
     kind, major, minor = node.type, node.major, node.minor
     if not kind or not (major or minor):
-        found = os.stat(node.host_path or node.path)  # noqa: PTH116 - its error has the name
+        found = os.stat(node.host_path or node.path)  # noqa: PTH116 - its error has the file name
         kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
     plain: dict[str, Any] = {"path": node.path, "type": kind, "major": major, "minor": minor}

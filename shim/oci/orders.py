@@ -1,6 +1,6 @@
-"""Orders for the OCI runtime: one file for each container that has one, in the directory that Docker's runtime reads.
+"""Orders for the server's OCI runtime: files named by container id, in the directory that the runtime reads.
 
-They outlive the server and a reboot, as containers do: one that a user starts by hand again has its order.
+Like containers, orders survive the server and a reboot: a container that a user restarts by hand needs its order.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 def put(directory: Path, order: Order) -> None:
-    """Write the order of a container; the directory is made if need be. Raise ShimError."""
+    """Write the order of a container, creating the directory if it is missing. Raise ShimError."""
     content = encode(order)
     if len(content) > FILE_LIMIT:
         raise InvalidArgument(f"order of container {order.container}: {len(content)} bytes, at most {FILE_LIMIT}")
@@ -25,14 +25,14 @@ def put(directory: Path, order: Order) -> None:
 
 
 def delete(directory: Path, container_id: str) -> None:
-    """Remove the order of a container; one without is fine."""
+    """Remove the order of a container, if it has an order."""
     atomic_files.remove_file(directory / container_id)
 
 
 def keep_only(directory: Path, container_ids: Collection[str], *, before: float) -> None:
-    """Remove the orders of all others that are older than `before` (seconds since the epoch).
+    """Remove the orders older than `before` (seconds since the epoch) of containers that were removed externally.
 
-    These containers were removed externally. What cannot be removed stays, and is logged.
+    `container_ids` are the existing containers. Orders that cannot be removed are logged.
     """
     if not directory.is_dir():
         return
@@ -42,6 +42,6 @@ def keep_only(directory: Path, container_ids: Collection[str], *, before: float)
             if path.name not in container_ids and path.stat().st_mtime < before:
                 delete(directory, path.name)
         except FileNotFoundError:
-            continue  # its container has been removed in the meantime
+            continue  # the container has been removed meanwhile
         except ShimError as error:
             log.error("failed to remove order of removed container", container=path.name, error=error)

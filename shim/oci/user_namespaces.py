@@ -1,4 +1,4 @@
-"""Whether pods can have user namespaces on this node."""
+"""Checks whether pods can have user namespaces on this node."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 def orders_directory(info: EngineInfo) -> Path | None:
-    """Return where the OCI runtime that Docker knows reads its orders; None where Docker knows none."""
+    """Return the directory of orders in Docker's entry of the server's OCI runtime; None if Docker has no entry."""
     runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
     match runtime and runtime.runtime_args:
         case [option, directory] if option == ORDERS_OPTION and directory.startswith("/"):
@@ -35,40 +35,40 @@ def orders_directory(info: EngineInfo) -> Path | None:
 
 
 class _Tested(NamedTuple):
-    """What a test was made of, and its result."""
+    """The tested image store, and the result."""
 
     store: Path
     problem: str
-    """Empty when all is well."""
+    """Empty if the test succeeded."""
 
 
 class UserNamespaces:
-    """Support for user namespaces: the settings of Docker, and a test of the kernel on Docker's file system.
+    """Support for user namespaces: Docker's settings, and a test of the kernel on Docker's file system.
 
-    The test is made once for each place of images, in the background of the first question. Thread-safe.
+    The first query starts the test in the background, once for each image store. Thread-safe.
     """
 
     def __init__(self, facts: EngineFacts) -> None:
-        """Ask nothing yet."""
+        """Start no test yet."""
         self._facts = facts
         self._tested: _Tested | None = None
         self._test = Background(self._run, name="test-userns")
 
     def known_problem(self) -> str:
-        """Return why pods cannot have user namespaces, as far as it is known without a wait; empty if they can."""
+        """Return why pods cannot have user namespaces, without waiting for the test; "" if they can."""
         problem = self._latest()
         if problem is None:
             self._test.begin()
-            return "the test of this node has not ended yet"
+            return "the test of this node is still running"
         return problem
 
     def problem(self) -> str:
-        """Return why pods cannot have user namespaces, empty if they can; wait for the test of this node."""
+        """Wait for the test, and return why pods cannot have user namespaces; "" if they can."""
         problem = self._latest()
         return self._test.join(what="wait for the test of user namespaces").problem if problem is None else problem
 
     def _latest(self) -> str | None:
-        """Return the problem that is known, empty for none; None while Docker's present store has not been tested."""
+        """Return the known problem, "" for none; None while Docker's current store has not been tested."""
         info = self._facts.info()
         if problem := _setting(info):
             return problem
@@ -89,16 +89,16 @@ def _store(info: EngineInfo) -> Path:
 
 
 def _setting(info: EngineInfo) -> str:
-    """Return which setting of Docker is in the way, empty if none is."""
+    """Return the setting of Docker that rules out user namespaces; "" if there is none."""
     options = {name for option in info.security_options or () for name in option.split(",")}
     if orders_directory(info) is None:
-        return f"docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
+        return f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
     if "name=userns" in options:
-        return "docker has one user namespace for all containers (userns-remap)"
+        return "Docker uses the same user namespace for all containers (userns-remap)"
     if "name=rootless" in options:
-        return "docker is rootless"
+        return "Docker is rootless"
     if info.driver not in _DRIVERS:
-        return f"docker's storage driver is {info.driver}; {' and '.join(_DRIVERS)} can"
+        return f"Docker's storage driver is {info.driver}, not {' or '.join(_DRIVERS)}"
     return ""
 
 

@@ -1,6 +1,6 @@
-"""Files for a node, the same that a checkout shows: units, CNI examples, configuration, script of the OCI runtime.
+"""Files for a node: systemd units, CNI examples, configuration, script of the OCI runtime.
 
-`systemd` and `cni` are links in a checkout and directories in a wheel, so each file has one place.
+`systemd` and `cni` are links in a checkout and directories in a wheel, so the repository has each file once.
 """
 
 import shlex
@@ -13,20 +13,20 @@ UNITS = (
     "pydockershim-exec.service",
     "pydockershim-exec.socket",
 )
-"""Below the directory of units."""
+"""Paths below the directory of units."""
 AS_CRI_DOCKERD = ("pydockershim.service.d/as-cri-dockerd.conf", "pydockershim.socket.d/as-cri-dockerd.conf")
-"""Drop-ins that give the units the names of cri-dockerd's, too."""
+"""Drop-ins that add the names of cri-dockerd's units as aliases."""
 
 _CONFLIST = ".conflist"
 
 
 def unit(name: str) -> str:
-    """Return the text of one of `UNITS`."""
+    """Return the text of a unit in `UNITS`."""
     return files(__name__).joinpath("systemd", name).read_text()
 
 
 def alias_unit(name: str) -> str:
-    """Return the text of one of `AS_CRI_DOCKERD`."""
+    """Return the text of a drop-in in `AS_CRI_DOCKERD`."""
     return files(__name__).joinpath("systemd", "as-cri-dockerd", name).read_text()
 
 
@@ -37,19 +37,19 @@ def example_names() -> list[str]:
 
 
 def example(name: str) -> str:
-    """Return the text of one of `example_names`."""
+    """Return the text of an example in `example_names`."""
     return files(__name__).joinpath("cni", name + _CONFLIST).read_text()
 
 
 def configuration() -> str:
     """Return the text of config.toml, which sets nothing.
 
-    It must be the same in every release: package managers ask about a file that both a release and its user changed.
+    It must be the same in every release: package managers ask the user if both a release and the user changed a file.
     """
     return files(__name__).joinpath("config.toml").read_text()
 
 
 def oci_runtime(*, python: str, program: str) -> str:
-    """Return the script of the OCI runtime for this interpreter and this `__main__.py` of `shim.oci_runtime`."""
+    """Return the script of the OCI runtime for the interpreter `python` and the `program` of `shim.oci_runtime`."""
     text = files(__name__).joinpath("oci-runtime").read_text()
     return text.replace("@PYTHON@", shlex.quote(python)).replace("@PROGRAM@", shlex.quote(program))

@@ -184,7 +184,7 @@ def test_most_pods_leave_pause_to_its_image(context: dict[str, Any], asks: bool)
     ],
 )
 def test_a_group_that_would_be_mistaken_for_another_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(FailedPrecondition, match="calls a group of another number 5555 in its /etc/group"):
+    with pytest.raises(FailedPrecondition, match="gives the group named 5555 another gid"):
         who(**asked)
 
 

@@ -273,9 +273,7 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
     serve.set_defaults(command=_serve)
-    doctor = commands.add_parser(
-        "doctor", help="check this node, and say how to fix each problem", allow_abbrev=False
-    )
+    doctor = commands.add_parser("doctor", help="check this node, and say how to fix each problem", allow_abbrev=False)
     doctor.set_defaults(command=_doctor)
     config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
@@ -310,7 +308,7 @@ def _add_installation(commands: "argparse._SubParsersAction[_Parser]") -> None:
     install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
     uninstall.set_defaults(command=_uninstall)
-    uninstall.add_argument("--force", action="store_true", help="uninstall even with pods on the node; keep their state")
+    uninstall.add_argument("--force", action="store_true", help="even with pods on the node, keep their state")
     uninstall.add_argument(
         "--keep-configuration",
         action="store_true",

@@ -27,7 +27,7 @@ def test_version_prints_what_is_installed(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("flag", ["--version", "--buildinfo"])
-def test_the_flags_of_cri_dockerd_for_the_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cri_dockerds_flags_print_the_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([flag])
 
@@ -80,7 +80,7 @@ def test_a_flag_that_changes_nothing_is_a_warning(capsys: pytest.CaptureFixture[
         pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", 1, id="no-file"),
     ],
 )
-def test_wrong_settings_are_one_line_and_an_exit_code(
+def test_wrong_settings_print_a_line_and_set_the_exit_code(
     arguments: list[str], message: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *arguments]) == code
@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
     assert "usage: pydockershim" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     shown = subprocess.run(
         f"{sys.executable} -m shim config --format=toml | head -c 1",
         shell=True,
@@ -127,7 +127,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(("ended", "status"), [(True, 0), (False, 1)])
-def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, status: int) -> None:
+def test_a_hanging_thread_does_not_keep_the_process_alive(ended: bool, status: int) -> None:
     script = (
         "import sys, threading, shim.daemon.serve as daemon\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
@@ -139,7 +139,7 @@ def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, statu
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == status
 
 
-def test_doctor_goes_on_after_a_wrong_setting(tmp_path: Path) -> None:
+def test_doctor_continues_after_a_wrong_setting(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('log_levle = "debug"\n')
     command = [sys.executable, "-m", "shim", "doctor", f"--config={file}"]
@@ -156,7 +156,7 @@ def test_doctor_goes_on_after_a_wrong_setting(tmp_path: Path) -> None:
     assert any("docker" in line for line in others)
 
 
-def test_doctor_says_what_to_do_and_fails(tmp_path: Path) -> None:
+def test_doctor_prints_advice_and_fails(tmp_path: Path) -> None:
     settings = [f"--docker-endpoint=unix://{tmp_path}/absent.sock", f"--cni-conf-dir={tmp_path}"]
     command = [sys.executable, "-m", "shim", "doctor", *settings, f"--container-runtime-endpoint=unix://{tmp_path}/s"]
     reported = subprocess.run(command, capture_output=True, text=True, check=False)

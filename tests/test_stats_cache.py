@@ -50,7 +50,9 @@ def point(at: float, usage: float) -> Point:
         "clock set back",
     ],
 )
-def test_rate(points: list[tuple[float, float]], now: tuple[float, float], cores: float) -> None:
+def test_the_rate_is_computed_over_the_longest_window(
+    points: list[tuple[float, float]], now: tuple[float, float], cores: float
+) -> None:
     assert history(*points).rate("c", point(*now), born_at=BORN) == pytest.approx(cores * SECOND, abs=1)
 
 
@@ -61,7 +63,7 @@ def test_only_the_last_points_are_kept() -> None:
     assert many.rate("c", point(104, 7), born_at=BORN) == 7 * SECOND // 8
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_removed_keys_are_forgotten() -> None:
     samples = StatsCache()
     samples.cpu.note("a", point(0, 0))
     samples.cpu.note("b", point(0, 0))
@@ -74,7 +76,7 @@ def test_what_is_gone_is_forgotten() -> None:
     assert samples.layers == {}
 
 
-def test_an_answer_is_given_while_it_is_fresh() -> None:
+def test_an_answer_is_returned_while_it_is_fresh() -> None:
     clock = Clock(0)
     cache = PrefetchCache[str](freshness=10, clock=clock)
     assert cache.get("a") is None
@@ -102,7 +104,7 @@ def test_an_answer_is_new_once_and_for_half_a_second() -> None:
     assert not shelf.is_new("a", 998)
 
 
-def test_an_answer_is_as_old_as_the_one_it_replaces() -> None:
+def test_a_replaced_answer_keeps_its_expiry() -> None:
     clock = Clock(0)
     shelf = PrefetchCache[str](freshness=10, clock=clock)
     shelf.note_returned("a", "read now")
@@ -128,7 +130,7 @@ def test_a_list_that_is_requested_every_few_seconds_is_watched() -> None:
     assert requests == [111, 112]
 
 
-def test_what_has_been_returned_is_renewed() -> None:
+def test_a_served_answer_is_renewed() -> None:
     clock = Clock(100)
     cache = PrefetchCache[float](
         freshness=10,
@@ -163,7 +165,7 @@ def test_what_has_been_returned_is_renewed() -> None:
     assert cache.get("expired") is None
 
 
-def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
+def test_lists_are_prefetched_for_a_minute_after_the_last_request() -> None:
     clock = Clock(0)
     cache = PrefetchCache[str](freshness=INTERVAL, clock=clock)
     wanted = [cache.requested_recently]

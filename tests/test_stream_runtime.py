@@ -104,7 +104,7 @@ def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngin
 
 
 @pytest.mark.parametrize("version", [(1, 41), (1, 42)], ids=["resized", "from the start"])
-def test_a_size_that_is_known_before_the_start(
+def test_the_terminal_starts_with_its_known_size(
     rt: Runtime, engine: FakeEngine, container: ContainerId, version: tuple[int, int]
 ) -> None:
     engine.version = version
@@ -136,7 +136,7 @@ def test_a_failure_of_docker_is_reported(rt: Runtime, engine: FakeEngine, contai
         assert (reported["reason"], reported["message"]) == ("InternalError", "exec: no space left")
 
 
-def test_a_fault_before_the_process_is_reported(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_an_exception_before_the_process_is_reported(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     engine.fail_next("create_exec", OSError(errno.EMFILE, "Too many open files"))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
@@ -150,7 +150,7 @@ def test_a_fault_before_the_process_is_reported(rt: Runtime, engine: FakeEngine,
 
 
 @pytest.mark.parametrize("failing", ["stdin", "resize"])
-def test_a_fault_beside_the_process_ends_it_and_is_reported(
+def test_an_exception_during_the_process_kills_it_and_is_reported(
     rt: Runtime, engine: FakeEngine, container: ContainerId, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_thread_for(failing, monkeypatch)
@@ -165,7 +165,7 @@ def test_a_fault_beside_the_process_ends_it_and_is_reported(
 
 
 @pytest.mark.parametrize("when", ["begun", "writing"])
-def test_a_client_that_goes_away_takes_the_process_along(
+def test_the_process_is_killed_when_the_client_goes_away(
     rt: Runtime, engine: FakeEngine, container: ContainerId, when: str
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
@@ -179,7 +179,7 @@ def test_a_client_that_goes_away_takes_the_process_along(
             assert sleeper.wait(SECONDS) == -9
 
 
-def test_what_begins_after_its_client_has_gone_is_killed(
+def test_a_process_that_begins_after_its_client_has_gone_is_killed(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
@@ -208,7 +208,7 @@ def test_exec_ends_with_its_container(rt: Runtime, engine: FakeEngine, container
         assert b'"137"' in client.received[opened["error"]]
 
 
-def test_exec_goes_on_in_a_container_that_docker_does_not_inspect(
+def test_exec_runs_on_in_an_uninspectable_container(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TICK", 0.02)
@@ -252,7 +252,7 @@ def all_taken(engine: FakeEngine) -> bool:
 
 
 @pytest.mark.parametrize("whose", ["container", "exec", "exec that docker does not answer for"])
-def test_output_is_taken_when_its_process_ends_whatever_the_client_does(
+def test_output_is_read_after_the_end_of_the_process_whatever_the_client_does(
     rt: Runtime, engine: FakeEngine, container: ContainerId, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TICK", 1000.0)
@@ -284,7 +284,7 @@ def test_output_is_taken_when_its_process_ends_whatever_the_client_does(
         assert b'"3"' in client.received[opened["error"]]
 
 
-def test_what_a_process_leaves_for_a_client_that_does_not_read_is_bounded(
+def test_output_that_waits_for_a_slow_client_is_bounded(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "TICK", 0.02)
@@ -303,7 +303,7 @@ def test_what_a_process_leaves_for_a_client_that_does_not_read_is_bounded(
 
 
 @pytest.mark.parametrize("reads_on", [True, False])
-def test_a_client_of_attach_for_which_its_container_waits_loses_its_session(
+def test_an_attach_client_that_blocks_its_container_loses_its_session(
     rt: Runtime, engine: FakeEngine, container: ContainerId, reads_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "LOOK_SECONDS", 0.1)
@@ -320,7 +320,7 @@ def test_a_client_of_attach_for_which_its_container_waits_loses_its_session(
     assert engine.inspect_container(container).state.running
 
 
-def test_attach_is_the_containers_own_process(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_attach_connects_to_the_containers_process(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     asked = task(kind=Kind.ATTACH, container_id=container, stdin=True)
     with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
         client.send(opened["stdin"], b"typed", fin=True)
@@ -332,7 +332,7 @@ def test_attach_is_the_containers_own_process(rt: Runtime, engine: FakeEngine, c
     assert (options.stdin, options.stdout, options.stderr, options.detach_keys) == (True, True, True, "")
 
 
-def test_a_client_of_attach_that_goes_away_leaves_the_container(
+def test_an_attach_client_that_goes_away_leaves_the_container_running(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     asked = task(kind=Kind.ATTACH, container_id=container)
@@ -343,7 +343,7 @@ def test_a_client_of_attach_that_goes_away_leaves_the_container(
     assert engine.inspect_container(container).state.running
 
 
-def test_urls_are_given_for_what_runs(rt: Runtime, container: ContainerId) -> None:
+def test_urls_are_returned_for_running_containers_and_pods(rt: Runtime, container: ContainerId) -> None:
     sandbox = rt.view.container(container).sandbox_id
 
     assert "/exec/" in exec_url(rt, request=pb.ExecRequest(container_id=container, cmd=["x"], stdout=True))
@@ -351,7 +351,7 @@ def test_urls_are_given_for_what_runs(rt: Runtime, container: ContainerId) -> No
     assert "/portforward/" in port_forward_url(rt, request=pb.PortForwardRequest(pod_sandbox_id=sandbox))
 
 
-def test_no_urls_are_given_for_what_does_not_run(rt: Runtime) -> None:
+def test_no_urls_are_returned_for_stopped_containers_and_pods(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     idle = created(rt, sandbox)
     with pytest.raises(FailedPrecondition, match="is not running"):

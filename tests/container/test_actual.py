@@ -45,7 +45,7 @@ def v2(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -
     return actual_resources(rt, record)
 
 
-def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) -> None:
+def test_kernel_values_win_on_cgroup_v1(rt: Runtime, tmp_path: Path) -> None:
     reported = v1(
         rt,
         tmp_path,
@@ -67,7 +67,7 @@ def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) ->
     )
 
 
-def test_what_the_kernel_has_counts_on_version_2(rt: Runtime, tmp_path: Path) -> None:
+def test_kernel_values_win_on_cgroup_v2(rt: Runtime, tmp_path: Path) -> None:
     reported = v2(
         rt,
         tmp_path,
@@ -93,7 +93,7 @@ def test_shares_are_reported_as_requested(rt: Runtime, tmp_path: Path, weight: s
     assert v2(rt, tmp_path, cpu__weight=weight).cpu_shares == 512
 
 
-def test_a_limit_that_is_no_whole_page_is_reported_as_requested(rt: Runtime, tmp_path: Path) -> None:
+def test_a_limit_rounded_to_pages_is_reported_as_requested(rt: Runtime, tmp_path: Path) -> None:
     host = HostSettings(memory=100_000_000, memory_swap=100_000_000)
     files = {"memory__limit_in_bytes": "99999744", "memory__memsw__limit_in_bytes": "99999744"}
     reported = v1(rt, tmp_path, host=host, **files)
@@ -101,21 +101,21 @@ def test_a_limit_that_is_no_whole_page_is_reported_as_requested(rt: Runtime, tmp
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["version 1", "version 2"])
-def test_limits_that_others_lifted(rt: Runtime, tmp_path: Path, version: object) -> None:
+def test_externally_lifted_limits_are_reported_as_unlimited(rt: Runtime, tmp_path: Path, version: object) -> None:
     assert callable(version)
     reported = version(rt, tmp_path)
     assert (reported.cpu_quota, reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (-1, -1, -1)
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["version 1", "version 2"])
-def test_without_limits(rt: Runtime, tmp_path: Path, version: object) -> None:
+def test_a_container_without_limits_reports_none(rt: Runtime, tmp_path: Path, version: object) -> None:
     assert callable(version)
     reported = version(rt, tmp_path, host=HostSettings())
     assert (reported.cpu_quota, reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (0, 0, 0)
     assert (reported.cpu_period, reported.cpu_shares) == (100_000, 1024)
 
 
-def test_files_that_were_asked_for_are_reported_as_they_are(rt: Runtime, tmp_path: Path) -> None:
+def test_requested_cgroup_files_are_reported_with_the_kernels_values(rt: Runtime, tmp_path: Path) -> None:
     record = record_of(rt)
     asked = Resources(
         unified={"memory.high": "1M", "memory.oom.group": "1", "memory.low": "5"},
@@ -129,7 +129,7 @@ def test_files_that_were_asked_for_are_reported_as_they_are(rt: Runtime, tmp_pat
     assert [(one.page_size, one.limit) for one in reported.hugepage_limits] == [("2MB", 2097152), ("1GB", 0)]
 
 
-def test_before_the_start_it_is_what_the_container_will_have(rt: Runtime) -> None:
+def test_a_created_container_reports_the_limits_it_will_get(rt: Runtime) -> None:
     asked = Resources(memory_limit_in_bytes=MIB, hugepage_limits=[pb.HugepageLimit(page_size="2MB")])
     linux = pb.LinuxContainerConfig(resources=asked)
     record = rt.view.container(created(rt, ready_pod(rt), linux=linux))
@@ -138,7 +138,7 @@ def test_before_the_start_it_is_what_the_container_will_have(rt: Runtime) -> Non
     assert reported.hugepage_limits == asked.hugepage_limits
 
 
-def test_a_group_that_vanishes_leaves_what_docker_says(rt: Runtime, tmp_path: Path) -> None:
+def test_dockers_limits_are_reported_if_the_cgroup_vanishes(rt: Runtime, tmp_path: Path) -> None:
     record = record_of(rt)
     docker = Resources(
         cpu_period=50_000,

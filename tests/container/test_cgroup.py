@@ -31,12 +31,12 @@ def test_unified_keys_are_files_of_cgroup_v2() -> None:
         check_unified_possible(resources, field="linux", version="1")
 
 
-def test_files_win_over_fields() -> None:
+def test_unified_keys_win_over_fields() -> None:
     resources = Resources(memory_limit_in_bytes=1 << 20, unified={"memory.max": "4096"})
     assert writes(resources, V2)[-1] == ("/g/memory.max", "4096")
 
 
-def test_huge_pages() -> None:
+def test_huge_page_limits_are_written_for_each_size() -> None:
     resources = Resources(
         hugepage_limits=[pb.HugepageLimit(page_size="2Mi", limit=4 << 20), pb.HugepageLimit(page_size="1GB", limit=0)]
     )
@@ -51,7 +51,7 @@ def test_huge_pages() -> None:
     assert needed == ["/g/hugetlb.2MB.max"]
 
 
-def test_huge_pages_where_nothing_limits_them() -> None:
+def test_huge_page_limits_need_the_hugetlb_controller() -> None:
     bare = GroupV1(cpu_directory="", cpuacct="", memory_directory="/m", pids_directory="", blkio="", hugetlb="")
     assert writes(Resources(hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=0)]), bare) == []
     with pytest.raises(FailedPrecondition, match=r"linux\.hugepage_limits: this node does not limit huge pages"):
@@ -71,13 +71,13 @@ def test_huge_pages_where_nothing_limits_them() -> None:
     ],
     ids=["below 6 MiB", "with swap", "with any swap", "swap lifted", "both lifted", "Docker's own", "none"],
 )
-def test_memory_that_docker_cannot_set(memory: int, swap: int, v1: list[str], v2: list[str]) -> None:
+def test_memory_limits_that_docker_cannot_set_are_written(memory: int, swap: int, v1: list[str], v2: list[str]) -> None:
     resources = Resources(memory_limit_in_bytes=memory, memory_swap_limit_in_bytes=swap)
     assert [text for _, text in writes(resources, V1)] == v1
     assert [text for _, text in writes(resources, V2)] == v2
 
 
-def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_fail_for_a_process_outside_its_containers_cgroup(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """As below a sandbox of the runtime's: what Docker does itself goes on, what needs writing is refused."""
     record = rt.view.container(running(rt, ready_pod(rt)))
     small = Resources(memory_limit_in_bytes=1 << 20)
@@ -89,7 +89,7 @@ def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch
         group_to_write(rt, record, resources=small)
 
 
-def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
+def test_a_zombie_counts_as_ended(rt: Runtime) -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     try:
@@ -100,7 +100,7 @@ def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
         os.waitpid(child, 0)
 
 
-def test_files_the_node_does_not_have_are_noticed_at_create(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_fails_for_cgroup_files_that_the_node_lacks(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: V1)
     linux = pb.LinuxContainerConfig(
         resources=Resources(hugepage_limits=[pb.HugepageLimit(page_size="16MB", limit=16 << 20)])

@@ -18,7 +18,7 @@ def never(_: ContainerRecord) -> None:
     raise AssertionError("it does not run")
 
 
-def test_it_is_done_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> None:
+def test_apply_is_called_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> None:
     container, done = created(rt, ready_pod(rt)), []
     assert not apply_when_running(rt, container, apply=never)
     engine.start_container(container)
@@ -27,7 +27,7 @@ def test_it_is_done_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> 
     assert done == [container]
 
 
-def test_it_is_over_with_the_container(rt: Runtime, engine: FakeEngine) -> None:
+def test_checks_stop_when_the_container_has_ended(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
     wait_until(lambda: not rt.view.container(container).state.running)
@@ -35,7 +35,7 @@ def test_it_is_over_with_the_container(rt: Runtime, engine: FakeEngine) -> None:
     assert apply_when_running(rt, "f" * 64, apply=never)
 
 
-def test_nothing_is_known_while_the_view_cannot_answer(rt: Runtime) -> None:
+def test_an_unavailable_view_is_an_error(rt: Runtime) -> None:
     """Else the time in which Docker may start it late would pass while Docker is away."""
     container = created(rt, ready_pod(rt))
     rt.view.disconnect("docker cannot be reached")
@@ -63,7 +63,7 @@ class Waiting:
         assert self._asked.wait(SECONDS)
 
 
-def test_a_change_sees_what_the_one_before_has_left(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_change_sees_the_result_of_the_previous_change(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     waiting = Waiting(rt, container)
     with ThreadPoolExecutor() as pool:
@@ -76,7 +76,7 @@ def test_a_change_sees_what_the_one_before_has_left(rt: Runtime, engine: FakeEng
         assert change.result(SECONDS)
 
 
-def test_a_change_of_a_container_that_is_removed_meanwhile(rt: Runtime) -> None:
+def test_changing_a_container_that_was_removed_meanwhile_raises_not_found(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
     waiting = Waiting(rt, container)
     with ThreadPoolExecutor() as pool:

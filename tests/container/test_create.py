@@ -72,7 +72,7 @@ def test_without_any_command_the_fields_are_named(rt: Runtime, engine: FakeEngin
         created(rt, sandbox)
 
 
-def test_the_image_must_be_there(rt: Runtime) -> None:
+def test_create_fails_for_a_missing_image(rt: Runtime) -> None:
     with pytest.raises(NotFound, match=r"config\.image\.image: 'nowhere:1' is not on this node"):
         created(rt, ready_pod(rt), image="nowhere:1")
 
@@ -103,7 +103,7 @@ def test_a_name_and_attempt_that_runs_is_refused(rt: Runtime, engine: FakeEngine
     created(rt, sandbox, metadata=pb.ContainerMetadata(name="app", attempt=1))
 
 
-def test_so_it_is_while_the_view_does_not_know_of_the_one_that_runs(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_running_attempt_that_the_view_does_not_know_is_refused(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     tags = {labels.TYPE: labels.TYPE_CONTAINER, labels.SANDBOX_ID: sandbox}
     body = {"Image": BUSYBOX, "Labels": tags, "HostConfig": {"NetworkMode": f"container:{sandbox}"}}
@@ -122,7 +122,7 @@ def test_a_renamed_container_is_replaced_like_any_other(rt: Runtime, engine: Fak
     assert rt.view.container(second).name == "k8s_app_web_default_uid-web_0"
 
 
-def test_a_renamed_container_that_runs_is_not_made_again(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_renamed_running_container_is_refused(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     first = running(rt, sandbox)
     engine.rename_container(first, name="mine")
@@ -155,7 +155,7 @@ def test_a_users_container_of_a_committed_image_keeps_the_name(rt: Runtime, engi
     assert made != holder
 
 
-def test_so_it_is_for_one_whose_state_is_unknown(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_holder_in_an_unknown_state_keeps_the_name(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     first = running(rt, sandbox)
     make_unknown(rt, engine, first)
@@ -171,7 +171,7 @@ def test_a_holder_that_cannot_be_inspected_fails_the_create(rt: Runtime, engine:
         created(rt, sandbox)
 
 
-def test_the_name_of_a_persons_container_gets_a_suffix_and_is_still_used_once(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_name_held_by_a_user_gets_a_suffix(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     engine.create_container(name="k8s_app_web_default_uid-web_0", body={"Image": BUSYBOX})
     first = running(rt, sandbox)
@@ -196,16 +196,14 @@ def test_a_create_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine) -> 
     ],
     ids=["later mount", "device"],
 )
-def test_a_refused_container_has_made_no_host_path(rt: Runtime, tmp_path: Path, refused: dict[str, Any]) -> None:
+def test_a_refused_create_makes_no_host_path(rt: Runtime, tmp_path: Path, refused: dict[str, Any]) -> None:
     missing = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/a")
     with pytest.raises(FailedPrecondition):
         created(rt, ready_pod(rt), **{**refused, "mounts": [missing, *refused.get("mounts", [])]})
     assert not (tmp_path / "new").exists()
 
 
-def test_a_host_path_stays_for_another_container_when_the_create_that_made_it_fails(
-    rt: Runtime, engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_a_failed_create_keeps_host_paths_for_other_containers(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox, "earlier")  # the image has been inspected
     shared = tmp_path / "new/below"
@@ -263,7 +261,7 @@ def test_a_pod_that_ends_during_the_create_gets_no_container(
     assert name not in [record.name for record in rt.view.containers()]
 
 
-def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_limit_discarded_by_docker_fails_the_create(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     engine.discards = {"CpusetCpus": ""}
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(cpuset_cpus="0", cpu_shares=512))
@@ -336,7 +334,7 @@ def test_unified_keys_on_cgroup_v1_fail_at_create(rt: Runtime) -> None:
         created(rt, ready_pod(rt), linux=linux)
 
 
-def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, engine: FakeEngine) -> None:
+def test_docker_log_options_bound_its_copy_of_the_output(rt: Runtime, engine: FakeEngine) -> None:
     """Whatever the daemon's defaults are: it adds those that are not said here."""
     log_config = engine.containers[created(rt, ready_pod(rt))].body["HostConfig"]["LogConfig"]
     assert log_config == {
@@ -355,7 +353,7 @@ def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, eng
     }
 
 
-def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_log_driver_setting_is_used(rt: Runtime, engine: FakeEngine) -> None:
     changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver="local", docker_log_max_file=3))
     log_config = engine.containers[created(changed, ready_pod(rt))].body["HostConfig"]["LogConfig"]
     assert log_config == {
@@ -365,7 +363,7 @@ def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine
 
 
 @pytest.mark.parametrize(("setting", "other"), [("json-file", "local"), ("local", "json-file")])
-def test_the_other_driver_is_used_where_docker_merges_what_it_refuses(
+def test_another_log_driver_is_used_if_dockers_options_clash(
     rt: Runtime, engine: FakeEngine, setting: DockerLogDriver, other: DockerLogDriver
 ) -> None:
     changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver=setting))
@@ -380,7 +378,7 @@ def test_the_other_driver_is_used_where_docker_merges_what_it_refuses(
     assert ("tag" in log_config["Config"]) == (other == "json-file")
 
 
-def test_the_log_directory_is_the_one_the_kubelet_names_now(rt: Runtime) -> None:
+def test_the_log_directory_comes_from_the_create_request(rt: Runtime) -> None:
     """It moves when its setting does, and the kubelet collects only what is there."""
     sandbox = ready_pod(rt, log_directory="/var/log/old/p")
     now = pb.PodSandboxConfig(log_directory="/var/log/new/p")
@@ -405,7 +403,7 @@ def test_a_log_path_too_long_for_the_kernel_is_refused(rt: Runtime, engine: Fake
     assert len(engine.containers) == before
 
 
-def test_mounts_get_the_label_that_docker_chose(
+def test_mounts_get_the_selinux_label_of_the_container(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     labelled: list[tuple[str, str]] = []
@@ -439,7 +437,7 @@ def as_user(**context: Any) -> pb.LinuxContainerConfig:
     return pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**context))
 
 
-def test_docker_gets_the_user_in_numbers(rt: Runtime, engine: FakeEngine) -> None:
+def test_docker_gets_a_numeric_user(rt: Runtime, engine: FakeEngine) -> None:
     files: dict[str, FakeFile | bytes] = {"/etc/passwd": b"www:x:1000:1000\n", "/etc/group": b"video:x:44:www\n"}
     engine.add_image("web:1", ImageSettings(user="www"), files=files)
     rt.view.images.refresh()
@@ -454,7 +452,7 @@ def test_docker_gets_the_user_in_numbers(rt: Runtime, engine: FakeEngine) -> Non
     assert [body["HostConfig"]["GroupAdd"] for body in bodies] == [["7", "44"], [], []]
 
 
-def test_a_user_the_image_does_not_know_is_refused_at_create(rt: Runtime, engine: FakeEngine) -> None:
+def test_create_fails_for_a_user_unknown_to_the_image(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
 
     with pytest.raises(InvalidArgument, match=rf"run_as_username: user 'app' is not in .* '{BUSYBOX}'"):
@@ -462,7 +460,7 @@ def test_a_user_the_image_does_not_know_is_refused_at_create(rt: Runtime, engine
     assert list(engine.containers) == [sandbox]
 
 
-def test_only_the_first_container_of_an_image_costs_an_inspection(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_image_is_inspected_only_for_its_first_container(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox, "first")
     engine.calls.clear()
@@ -474,7 +472,7 @@ def test_only_the_first_container_of_an_image_costs_an_inspection(rt: Runtime, e
 
 
 @pytest.mark.parametrize(("version", "mode"), [("1", "host"), ("2", "private")])
-def test_a_cgroup_namespace_of_the_hosts_is_not_the_pods(
+def test_cgroup_namespaces_are_private_whatever_the_daemons_default(
     rt: Runtime, engine: FakeEngine, version: str, mode: str
 ) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, cgroup_version=version)
@@ -490,7 +488,7 @@ def confined(profile: Path, *, privileged: bool = False) -> pb.LinuxContainerCon
     return pb.LinuxContainerConfig(security_context=context)
 
 
-def test_docker_gets_the_seccomp_profile_of_the_node(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_localhost_seccomp_profile_is_sent_to_docker(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> None:
     profile = tmp_path / "audit.json"
     profile.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
     container = created(rt, ready_pod(rt), linux=confined(profile))
@@ -498,7 +496,7 @@ def test_docker_gets_the_seccomp_profile_of_the_node(rt: Runtime, engine: FakeEn
     assert 'seccomp={"defaultAction":"SCMP_ACT_LOG"}' in options
 
 
-def test_a_privileged_container_needs_no_seccomp_profile(rt: Runtime, tmp_path: Path) -> None:
+def test_a_privileged_container_reads_no_seccomp_profile(rt: Runtime, tmp_path: Path) -> None:
     sandbox = ready_pod(rt)
     linux = confined(tmp_path / "missing", privileged=True)
     create_container(

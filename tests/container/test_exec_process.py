@@ -47,7 +47,7 @@ def begun(engine: FakeEngine, container: ContainerId, *, pid: int) -> str:
         return exec_id
 
 
-def test_the_group_ends_with_its_leader(
+def test_the_process_group_is_killed(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     assert leader.stdout is not None
@@ -61,7 +61,7 @@ def test_the_group_ends_with_its_leader(
     assert leader.stdout.read() == b""
 
 
-def test_what_ended_by_itself_is_not_killed(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_an_exited_command_is_not_killed(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     exec_id = begun(engine, container, pid=os.getpid())
     engine.exit_exec(exec_id, exit_code=4)
 
@@ -71,7 +71,7 @@ def test_what_ended_by_itself_is_not_killed(rt: Runtime, engine: FakeEngine, con
     assert ended.exit_code == 4
 
 
-def test_a_process_that_goes_on_without_output_is_waited_for(
+def test_waits_for_a_process_that_runs_on_after_closing_its_output(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)
@@ -110,7 +110,7 @@ def prepared(engine: FakeEngine, container: ContainerId, *, pid: int = 0) -> str
     return engine.create_exec(container, body={"Cmd": ["x"]})
 
 
-def test_what_cannot_be_ended_now_is_ended_later(
+def test_a_failed_kill_is_repeated_later(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)
@@ -122,7 +122,7 @@ def test_what_cannot_be_ended_now_is_ended_later(
     assert leader.wait(SECONDS) == -9
 
 
-def test_what_cannot_be_ended_without_a_descriptor_is_ended_later(
+def test_a_kill_without_a_free_descriptor_is_repeated_later(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,
@@ -153,7 +153,7 @@ def test_the_last_exit_is_reported_without_a_wait(rt: Runtime, engine: FakeEngin
     wait_until(lambda: not last_known_running(rt, container))
 
 
-def test_no_descriptor_to_wait_with(
+def test_waiting_without_a_free_descriptor_is_an_error(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,
@@ -170,7 +170,7 @@ def test_no_descriptor_to_wait_with(
         wait_ended(rt, exec_id, container_id=container)
 
 
-def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
+def test_an_exec_that_has_not_begun_is_checked_while_its_container_runs(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
@@ -185,7 +185,7 @@ def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
     wait_until(lambda: not rt.deferred_checks._checks)
 
 
-def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
+def test_an_exec_that_exits_at_once_is_checked_no_longer(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
@@ -202,7 +202,7 @@ def inspects(engine: FakeEngine) -> int:
     return len(engine.calls_of("inspect_exec"))
 
 
-def test_docker_is_not_asked_while_the_kernel_knows(
+def test_docker_is_not_polled_while_the_process_runs(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)
@@ -212,7 +212,7 @@ def test_docker_is_not_asked_while_the_kernel_knows(
     os.killpg(leader.pid, 9)
 
 
-def test_an_end_that_docker_has_missed_is_an_error_and_asked_for_ever_more_rarely(
+def test_an_end_that_docker_misses_is_an_error_after_a_backoff(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,
@@ -232,7 +232,7 @@ def test_an_end_that_docker_has_missed_is_an_error_and_asked_for_ever_more_rarel
     assert inspects(engine) < 20  # 10 in the first half second, then 2 a second
 
 
-def test_docker_is_asked_rarely_also_about_a_process_that_goes_on_without_output(
+def test_docker_is_polled_rarely_for_a_process_that_runs_without_output(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,
@@ -269,7 +269,7 @@ def test_a_process_that_docker_never_reports_is_an_error(
         wait_ended(rt, exec_id, container_id=container)
 
 
-def test_of_an_end_that_docker_has_missed_the_client_decides_first(
+def test_the_clients_deadline_ends_the_wait_for_a_missed_end(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     exec_id = begun(engine, container, pid=0)
@@ -283,7 +283,7 @@ def test_of_an_end_that_docker_has_missed_the_client_decides_first(
         wait_ended(rt, exec_id, container_id=container)
 
 
-def test_what_ended_with_its_container_was_killed_also_where_docker_has_missed_it(
+def test_an_exec_that_ended_with_its_container_counts_as_killed(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_process, "REPORT_SECONDS", 0.3)
@@ -295,7 +295,7 @@ def test_what_ended_with_its_container_was_killed_also_where_docker_has_missed_i
     assert wait_ended(rt, exec_id, container_id=container).exit_code == 137
 
 
-def test_one_question_is_enough_to_leave_what_has_not_begun_to_deferred_checks(
+def test_an_exec_that_has_not_begun_costs_a_single_inspect(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     exec_id = begun(engine, container, pid=0)
@@ -323,7 +323,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
     wait_until(lambda: not rt.deferred_checks.is_pending(f"exec {exec_id} in container {container}"))
 
 
-def test_deferred_checks_outlast_a_docker_that_does_not_answer(
+def test_deferred_checks_continue_after_an_outage_of_docker(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,

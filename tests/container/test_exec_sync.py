@@ -29,7 +29,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def test_output_and_exit_code(rt: Runtime, engine: FakeEngine) -> None:
+def test_output_and_exit_code_are_returned(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(frames=[(1, b"a"), (2, b"err"), (1, b"b")], exit_code=3))
     answer = exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
@@ -51,7 +51,7 @@ def test_the_container_must_run(rt: Runtime) -> None:
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
 
 
-def test_at_the_deadline_the_process_is_gone(
+def test_the_process_is_killed_at_the_deadline(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     container = running(rt, ready_pod(rt))
@@ -61,7 +61,7 @@ def test_at_the_deadline_the_process_is_gone(
     assert sleeper.poll() == -9
 
 
-def test_a_client_that_goes_away_takes_the_process_along(
+def test_the_process_is_killed_when_the_client_goes_away(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     container = running(rt, ready_pod(rt))
@@ -74,7 +74,7 @@ def test_a_client_that_goes_away_takes_the_process_along(
     assert sleeper.poll() == -9
 
 
-def test_a_command_goes_on_while_the_view_is_lost(
+def test_a_command_runs_on_while_the_view_is_unavailable(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.05)
@@ -99,7 +99,7 @@ def test_a_command_goes_on_while_the_view_is_lost(
     assert sleeper.wait(SECONDS) == -9
 
 
-def test_whatever_fails_the_process_is_gone(
+def test_any_failure_kills_the_process(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object, **__: object) -> None:
@@ -115,7 +115,7 @@ def test_whatever_fails_the_process_is_gone(
     assert sleeper.poll() == -9
 
 
-def test_a_container_that_ends_before_its_command_begins_is_no_failure_to_end_the_command(
+def test_a_container_that_ends_before_its_command_begins_leaves_no_kill_pending(
     rt: Runtime, engine: FakeEngine
 ) -> None:
     container = running(rt, ready_pod(rt))
@@ -134,7 +134,7 @@ def test_a_container_that_ends_before_its_command_begins_is_no_failure_to_end_th
     assert [line for line in logs if line["log_level"] == "error"] == []
 
 
-def test_a_process_that_cannot_be_ended_now_is_reported_and_ended_later(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_failed_kill_is_reported_and_repeated_later(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.fail_next("start_exec", ShimError("exec x: lost the process"))
     engine.fail_next("inspect_exec", ShimError("inspect exec x: out of order"))
@@ -165,9 +165,7 @@ def test_a_command_that_begins_after_the_deadline_is_killed(
         assert sleeper.wait(SECONDS) == -9
 
 
-def test_probes_that_never_begin_are_answered_at_their_timeout_and_ask_docker_rarely(
-    rt: Runtime, engine: FakeEngine
-) -> None:
+def test_probes_that_never_begin_time_out_with_few_polls(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(endless=True, pid=0))  # "running", and never a process
 
@@ -186,9 +184,7 @@ def test_probes_that_never_begin_are_answered_at_their_timeout_and_ask_docker_ra
     assert asked < 10 * (1 + seconds)
 
 
-def test_the_answer_at_the_timeout_is_that_it_was_reached_also_where_docker_has_gone(
-    rt: Runtime, engine: FakeEngine
-) -> None:
+def test_a_timeout_is_deadline_exceeded_even_during_an_outage_of_docker(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(endless=True, pid=0))
     engine.fail_next("inspect_exec", Unavailable("docker cannot be reached"))
@@ -196,7 +192,7 @@ def test_the_answer_at_the_timeout_is_that_it_was_reached_also_where_docker_has_
         exec_sync(rt, container_id=container, cmd=["x"], timeout=1)
 
 
-def test_a_container_that_docker_does_not_inspect_loses_no_output(
+def test_an_uninspectable_container_loses_no_output(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.05)
@@ -230,7 +226,7 @@ class LateStream(FakeProcessStream):
         scope.check("read")
 
 
-def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
+def test_late_output_survives_the_end_of_the_container(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.05)
@@ -260,12 +256,12 @@ def container_of(rt: Runtime) -> str:
 
 
 @pytest.mark.usefixtures("first")
-def test_a_success_counts_while_the_container_runs(rt: Runtime) -> None:
+def test_exit_code_0_counts_while_the_container_runs(rt: Runtime) -> None:
     assert exec_sync(rt, container_id=container_of(rt), cmd=["x"], timeout=0).exit_code == 0
 
 
 @pytest.mark.parametrize("code", [137, 255])
-def test_a_success_that_docker_reports_of_a_killed_container_is_none(
+def test_exit_code_0_in_a_killed_container_is_an_error(
     rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]", code: int
 ) -> None:
     container = container_of(rt)
@@ -310,7 +306,7 @@ def test_a_command_may_end_its_container(rt: Runtime, engine: FakeEngine, first:
         assert answer.result(SECONDS).exit_code == 0
 
 
-def test_a_success_of_a_process_that_still_runs_is_none(
+def test_exit_code_0_of_a_running_process_is_an_error(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = running(rt, ready_pod(rt))

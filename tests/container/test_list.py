@@ -30,7 +30,7 @@ def state(value: pb.ContainerState) -> pb.ContainerStateValue:
         ({"pod_sandbox_id": "f" * 64}, set()),
     ],
 )
-def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
+def test_lists_are_filtered(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox, "created")
     running(rt, sandbox, "running")
@@ -41,7 +41,7 @@ def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine
     assert {container.metadata.name for container in found} == expected
 
 
-def test_ids_and_their_beginnings(rt: Runtime) -> None:
+def test_ids_may_be_prefixes(rt: Runtime) -> None:
     first, second = ready_pod(rt, "a"), ready_pod(rt, "b")
     container = created(rt, first)
     created(rt, second)
@@ -50,7 +50,7 @@ def test_ids_and_their_beginnings(rt: Runtime) -> None:
         assert (found.id, found.pod_sandbox_id) == (container, first)
 
 
-def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:
+def test_an_ambiguous_prefix_is_an_error_and_an_unknown_id_matches_nothing(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     containers = [created(rt, sandbox, f"c{number}") for number in range(17)]  # two begin with the same digit
     first = next(c[0] for c in containers if sum(other[0] == c[0] for other in containers) > 1)
@@ -59,7 +59,7 @@ def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: R
     assert list_containers(rt, filter=pb.ContainerFilter(id="no such")) == []
 
 
-def test_the_image_has_no_runtime_handler_as_in_the_list_of_images(rt: Runtime) -> None:
+def test_the_image_has_no_runtime_handler(rt: Runtime) -> None:
     """A kubelet that distinguishes images by handler would else find none in use, and collect them all."""
     asked = pb.ImageSpec(image=BUSYBOX, user_specified_image="busybox", runtime_handler="runc")
     container = created(rt, ready_pod(rt), image=asked)

@@ -43,7 +43,7 @@ def is_watched(rt: Runtime, exec_id: str, container: ContainerId) -> bool:
     return rt.deferred_checks.is_pending(f"exec {exec_id} in container {container}")
 
 
-def test_an_exec_of_an_earlier_server_is_ended(
+def test_an_exec_of_an_earlier_server_is_killed(
     rt: Runtime, engine: FakeEngine, container: ContainerId, process: "subprocess.Popen[bytes]"
 ) -> None:
     begun(engine, container, keys=detach_keys(EARLIER), pid=process.pid)
@@ -53,7 +53,7 @@ def test_an_exec_of_an_earlier_server_is_ended(
     assert process.wait(SECONDS) == -9
 
 
-def test_one_that_begins_later_is_ended_then(
+def test_an_orphaned_exec_that_begins_late_is_killed_then(
     rt: Runtime, engine: FakeEngine, container: ContainerId, process: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = prepared(engine, container, keys=detach_keys(EARLIER), pid=process.pid)
@@ -66,7 +66,7 @@ def test_one_that_begins_later_is_ended_then(
     assert process.wait(SECONDS) == -9
 
 
-def test_execs_of_this_server_and_of_people_go_on(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_execs_of_this_server_and_of_users_run_on(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     execs = [begun(engine, container, keys=keys, pid=0) for keys in (detach_keys(rt.server.mark), "ctrl-p,ctrl-q", "")]
 
     end_execs(rt)
@@ -74,7 +74,7 @@ def test_execs_of_this_server_and_of_people_go_on(rt: Runtime, engine: FakeEngin
     assert not any(is_watched(rt, exec_id, container) for exec_id in execs)
 
 
-def test_a_container_that_docker_does_not_inspect_now_is_asked_about_later(
+def test_an_uninspectable_container_is_tried_again(
     rt: Runtime, engine: FakeEngine, container: ContainerId, process: "subprocess.Popen[bytes]"
 ) -> None:
     begun(engine, container, keys=detach_keys(EARLIER), pid=process.pid)

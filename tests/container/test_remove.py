@@ -5,7 +5,7 @@ from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
 
 
-def test_what_runs_is_ended_first_so_that_its_last_output_is_copied(
+def test_a_running_container_is_killed_first_so_that_its_output_is_copied(
     rt: Runtime, engine: FakeEngine, logs: FakeLogs
 ) -> None:
     container = running(rt, ready_pod(rt))
@@ -15,7 +15,7 @@ def test_what_runs_is_ended_first_so_that_its_last_output_is_copied(
     assert container not in logs.followed
 
 
-def test_what_does_not_run_is_just_removed(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_stopped_container_is_just_removed(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     remove_container(rt, container_id=container)
     remove_container(rt, container_id=container)

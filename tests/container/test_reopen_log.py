@@ -16,12 +16,12 @@ def test_a_running_container_gets_a_new_log(rt: Runtime, logs: FakeLogs) -> None
     assert logs.reopened == [container]
 
 
-def test_one_without_a_log_has_nothing_to_reopen(rt: Runtime, logs: FakeLogs) -> None:
+def test_a_container_without_a_log_has_nothing_to_reopen(rt: Runtime, logs: FakeLogs) -> None:
     reopen_container_log(rt, container_id=running(rt, ready_pod(rt), log_path=""))
     assert logs.reopened == []
 
 
-def test_it_must_run(rt: Runtime, engine: FakeEngine) -> None:
+def test_reopening_needs_a_running_container(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     container = created(rt, sandbox)
     with pytest.raises(FailedPrecondition, match="is not running"):
@@ -35,7 +35,7 @@ def test_it_must_run(rt: Runtime, engine: FakeEngine) -> None:
         reopen_container_log(rt, container_id="e" * 64)
 
 
-def test_the_log_of_another_shim_is_left_alone(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_cri_dockerd_container_is_not_reopened(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     record = replace(rt.view.container(running(rt, ready_pod(rt))), legacy=True)
     monkeypatch.setattr(type(rt.view), "container", lambda *_: record)
     with pytest.raises(FailedPrecondition, match="another shim"):

@@ -55,14 +55,14 @@ def test_the_pod_must_be_ready(rt: Runtime, engine: FakeEngine) -> None:
         start_container(rt, container_id=container)
 
 
-def test_a_runtime_that_cannot_start_it_is_quoted(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_error_of_the_oci_runtime_is_returned(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     engine.fail_next("start_container", ShimError('exec: "nope": executable file not found'))
     with pytest.raises(ShimError, match="executable file not found"):
         start_container(rt, container_id=container)
 
 
-def test_its_log_is_followed_before_it_starts(rt: Runtime, engine: FakeEngine, logs: FakeLogs) -> None:
+def test_the_log_is_followed_before_the_start(rt: Runtime, engine: FakeEngine, logs: FakeLogs) -> None:
     """Docker reports where its own file is only afterwards, and then says the same."""
     container = created(rt, ready_pod(rt))
     engine.fail_next("start_container", ShimError("no"))
@@ -99,7 +99,7 @@ def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> 
     assert logs.followed == {}
 
 
-def test_a_log_that_cannot_be_written_keeps_no_container_from_starting(rt: Runtime, logs: FakeLogs) -> None:
+def test_a_container_starts_even_if_its_log_cannot_be_written(rt: Runtime, logs: FakeLogs) -> None:
     logs.problem = "no space left on device"
     assert rt.view.container(running(rt, ready_pod(rt))).state.running
 
@@ -123,7 +123,7 @@ def left_starting(rt: Runtime, engine: FakeEngine, container: str) -> Iterator[F
         yield call
 
 
-def test_a_start_is_finished_for_a_client_that_has_left(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_start_finishes_even_if_its_client_goes_away(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     with left_starting(rt, engine, container) as call:
         pass
@@ -131,7 +131,9 @@ def test_a_start_is_finished_for_a_client_that_has_left(rt: Runtime, engine: Fak
     assert rt.view.container(container).state.running
 
 
-def test_what_starts_in_a_pod_that_stops_is_ended_for_a_client_that_has_left(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_started_in_a_stopping_pod_is_killed_even_if_its_client_goes_away(
+    rt: Runtime, engine: FakeEngine
+) -> None:
     sandbox = ready_pod(rt)
     container = created(rt, sandbox)
     with ThreadPoolExecutor(1) as pool:
@@ -146,7 +148,7 @@ def test_what_starts_in_a_pod_that_stops_is_ended_for_a_client_that_has_left(rt:
         stop.result()
 
 
-def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_whose_limits_cannot_be_written_is_killed(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     container = created(rt, ready_pod(rt), linux=SMALL)
 
     def in_no_group(_id: str, *, pid: int) -> Group:
@@ -159,7 +161,9 @@ def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypat
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
-def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_exits_at_once_needs_no_limits(
+    rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sandbox = ready_pod(rt)
     monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: new_group_v1(tmp_path, "pause"))
     container = created(rt, sandbox, linux=SMALL)
@@ -169,7 +173,7 @@ def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monk
     assert rt.view.container(container).state.running
 
 
-def test_one_that_cannot_be_inspected_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_that_cannot_be_inspected_after_its_start_is_killed(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt), linux=SMALL)
     engine.fail_next("inspect_container", DeadlineExceeded("docker does not answer"))
     with pytest.raises(DeadlineExceeded):
@@ -178,7 +182,7 @@ def test_one_that_cannot_be_inspected_after_its_start_is_ended(rt: Runtime, engi
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
-def test_one_whose_start_docker_does_not_answer_is_ended(
+def test_a_container_whose_start_docker_does_not_answer_is_killed(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = created(rt, ready_pod(rt))
@@ -205,7 +209,7 @@ def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
     return container
 
 
-def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_that_docker_starts_late_is_killed(rt: Runtime, engine: FakeEngine) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
     engine.start_container(container)
@@ -213,7 +217,7 @@ def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engi
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
-def test_one_that_cannot_be_ended_now_is_ended_later(
+def test_a_failed_kill_after_a_failed_start_is_repeated(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
@@ -230,7 +234,7 @@ def test_one_that_cannot_be_ended_now_is_ended_later(
     wait_until(lambda: not rt.deferred_checks.is_pending(f"container {container}, whose start has failed"))
 
 
-def test_one_that_is_started_again_after_a_failure_is_not_ended(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_second_start_is_not_killed_for_the_failure_of_the_first(rt: Runtime, engine: FakeEngine) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
     assert rt.deferred_checks.is_pending(f"container {container}, whose start has failed")
@@ -239,7 +243,7 @@ def test_one_that_is_started_again_after_a_failure_is_not_ended(rt: Runtime, eng
     assert engine.inspect_container(container).state.running
 
 
-def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_update_waits_for_a_start(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     limits = pb.LinuxContainerResources(cpu_shares=512)
     with ThreadPoolExecutor(1) as pool, engine.held("start_container", container) as gate:
@@ -253,7 +257,7 @@ def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngin
     assert engine.inspect_container(container).host_config.cpu_shares == 512
 
 
-def test_of_two_with_one_name_and_attempt_only_one_is_started(rt: Runtime, engine: FakeEngine) -> None:
+def test_two_containers_of_an_attempt_do_not_both_start(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     first = created(rt, sandbox)
     failures = [ShimError("removal failed")] * 2
@@ -265,7 +269,7 @@ def test_of_two_with_one_name_and_attempt_only_one_is_started(rt: Runtime, engin
     assert not engine.inspect_container(second).state.running
 
 
-def test_of_two_with_one_log_only_one_runs(rt: Runtime, engine: FakeEngine) -> None:
+def test_two_containers_with_the_same_log_do_not_both_start(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     first, second = created(rt, sandbox, log_path="a.log"), created(rt, sandbox, "other", log_path="a.log")
     with ThreadPoolExecutor(2) as pool:
@@ -280,7 +284,7 @@ def test_of_two_with_one_log_only_one_runs(rt: Runtime, engine: FakeEngine) -> N
     start_container(rt, container_id=second)
 
 
-def test_a_pod_that_stops_waits_for_few_starts(rt: Runtime, engine: FakeEngine) -> None:
+def test_starts_of_a_pod_are_limited(rt: Runtime, engine: FakeEngine) -> None:
     sandbox, at_once, late = ready_pod(rt), 4, 3
     made = [created(rt, sandbox, f"c{number}") for number in range(at_once + late)]
     with ThreadPoolExecutor(len(made) + 1) as pool:

@@ -22,7 +22,7 @@ def test_list_and_status_agree(rt: Runtime) -> None:
     assert status.log_path == "/var/log/pods/web/app.log"
 
 
-def test_an_image_has_one_identity(rt: Runtime, engine: FakeEngine) -> None:
+def test_status_and_list_name_the_same_image(rt: Runtime, engine: FakeEngine) -> None:
     image = rt.view.images.find(BUSYBOX)
     assert image is not None
     status = container_status(rt, container_id=created(rt, ready_pod(rt)), verbose=False).status
@@ -33,7 +33,9 @@ def test_an_image_has_one_identity(rt: Runtime, engine: FakeEngine) -> None:
 @pytest.mark.parametrize(
     ("exit_code", "oom_killed", "reason"), [(0, False, "Completed"), (3, False, "Error"), (137, True, "OOMKilled")]
 )
-def test_how_it_ended(exit_code: int, oom_killed: bool, reason: str, rt: Runtime, engine: FakeEngine) -> None:
+def test_the_status_shows_how_the_container_ended(
+    exit_code: int, oom_killed: bool, reason: str, rt: Runtime, engine: FakeEngine
+) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container, exit_code=exit_code, oom_killed=oom_killed)
     rt.view.refresh_container(container)
@@ -42,13 +44,13 @@ def test_how_it_ended(exit_code: int, oom_killed: bool, reason: str, rt: Runtime
     assert status.finished_at >= status.started_at > 0
 
 
-def test_times_that_have_not_come_are_zero(rt: Runtime) -> None:
+def test_future_times_are_zero(rt: Runtime) -> None:
     status = container_status(rt, container_id=created(rt, ready_pod(rt)), verbose=False).status
     assert (status.started_at, status.finished_at) == (0, 0)
     assert status.created_at > 0
 
 
-def test_mounts_are_those_that_were_asked_for(rt: Runtime) -> None:
+def test_the_requested_mounts_are_reported(rt: Runtime) -> None:
     mounts = [pb.Mount(host_path="/tmp", container_path="/t", readonly=True)]
     status = container_status(rt, container_id=created(rt, ready_pod(rt), mounts=mounts), verbose=False).status
     assert list(status.mounts) == mounts
@@ -60,7 +62,7 @@ def test_verbose_has_the_pid(rt: Runtime) -> None:
     assert info["pid"] == rt.view.container(container).state.pid
 
 
-def test_an_unknown_container(rt: Runtime) -> None:
+def test_the_status_of_an_unknown_container_is_not_found(rt: Runtime) -> None:
     with pytest.raises(NotFound):
         container_status(rt, container_id="f" * 64, verbose=False)
 
@@ -76,7 +78,7 @@ def test_an_image_named_by_id_is_reported_by_its_name(rt: Runtime) -> None:
     assert list_containers(rt, filter=pb.ContainerFilter())[0].image == asked
 
 
-def test_the_user_is_reported_as_docker_gives_it_back(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_numeric_user_is_reported(rt: Runtime, engine: FakeEngine) -> None:
     context = pb.LinuxContainerSecurityContext(run_as_user=pb.Int64Value(value=7), supplemental_groups=[9, 8])
     container = created(rt, ready_pod(rt), linux=pb.LinuxContainerConfig(security_context=context))
 
@@ -84,7 +86,7 @@ def test_the_user_is_reported_as_docker_gives_it_back(rt: Runtime, engine: FakeE
     assert status.user == pb.ContainerUser(linux=pb.LinuxContainerUser(uid=7, gid=0, supplemental_groups=[0, 8, 9]))
 
 
-def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_user_of_a_cri_dockerd_container_is_not_guessed(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     tags = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox}
     body = {"Image": BUSYBOX, "Labels": tags, "User": "www", "HostConfig": {"NetworkMode": f"container:{sandbox}"}}

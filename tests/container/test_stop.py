@@ -13,11 +13,11 @@ from tests.waits import wait_until
 
 
 @pytest.mark.parametrize("container_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b"])
-def test_an_unknown_container_is_stopped_already(container_id: str, rt: Runtime) -> None:
+def test_stopping_an_unknown_container_succeeds(container_id: str, rt: Runtime) -> None:
     stop_container(rt, container_id=container_id, timeout=0)
 
 
-def test_it_is_seen_to_have_ended_when_stop_returns(rt: Runtime) -> None:
+def test_the_container_is_exited_when_stop_returns(rt: Runtime) -> None:
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=5)
     state = rt.view.container(container).state
@@ -31,13 +31,13 @@ def test_without_a_grace_period_it_is_killed(rt: Runtime) -> None:
     assert rt.view.container(container).state.exit_code == 137
 
 
-def test_one_that_was_never_started_stays_created(rt: Runtime) -> None:
+def test_stopping_a_created_container_changes_nothing(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=0)
     assert rt.view.container(container).state.phase == pb.CONTAINER_CREATED
 
 
-def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_second_stop_does_not_wait_for_the_first(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     with engine.held("stop_container", container) as gate:
         patient = threading.Thread(target=stop_container, args=(rt,), kwargs={"container_id": container, "timeout": 30})
@@ -49,20 +49,20 @@ def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngi
     assert not patient.is_alive()
 
 
-def test_removal_by_others_meanwhile_is_fine(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_external_removal_during_the_stop_is_fine(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.remove_container(container)
     stop_container(rt, container_id=container, timeout=5)
 
 
-def test_a_stop_that_fails_says_so(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_failed_stop_is_an_error(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.fail_next("stop_container", ShimError("tried to kill, but it lives"))
     with pytest.raises(ShimError, match="it lives"):
         stop_container(rt, container_id=container, timeout=5)
 
 
-def test_one_in_an_unknown_state_is_stopped_too(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_in_an_unknown_state_is_stopped(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.containers[container].status = "hibernating"
     rt.view.refresh_container(container)
@@ -71,7 +71,7 @@ def test_one_in_an_unknown_state_is_stopped_too(rt: Runtime, engine: FakeEngine)
     assert ("stop_container", container) in engine.calls
 
 
-def test_a_grace_period_of_centuries_does_not_overflow_to_none(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_grace_period_of_centuries_does_not_overflow(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=2**62)
     assert rt.view.container(container).state.exit_code == 143

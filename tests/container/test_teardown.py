@@ -13,11 +13,11 @@ from tests.pods import ready_pod, running
 from tests.waits import wait_until
 
 
-def test_an_unknown_container_is_removed_already(rt: Runtime) -> None:
+def test_removing_an_unknown_container_succeeds(rt: Runtime) -> None:
     remove_container(rt, container_id="f" * 64)
 
 
-def test_a_running_one_is_removed_by_force(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_running_container_is_removed_by_force(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     remove_container(rt, container_id=container[:16])
     assert container not in engine.containers
@@ -25,7 +25,7 @@ def test_a_running_one_is_removed_by_force(rt: Runtime, engine: FakeEngine) -> N
     remove_container(rt, container_id=container)
 
 
-def test_what_is_kept_of_one_goes_when_the_answer_to_its_removal_is_lost(rt: Runtime, engine: FakeEngine) -> None:
+def test_files_of_a_container_are_deleted_after_an_unanswered_removal(rt: Runtime, engine: FakeEngine) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = running(rt, ready_pod(rt))
     rt.limits.put(container, pb.LinuxContainerResources(cpu_shares=2))
@@ -38,7 +38,7 @@ def test_what_is_kept_of_one_goes_when_the_answer_to_its_removal_is_lost(rt: Run
     wait_until(lambda: rt.limits.get(container) is None)
 
 
-def test_what_is_kept_of_one_stays_until_it_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+def test_files_of_a_container_stay_until_it_is_removed(rt: Runtime, engine: FakeEngine) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = running(rt, ready_pod(rt))
     rt.limits.put(container, pb.LinuxContainerResources(cpu_shares=2))
@@ -54,7 +54,7 @@ def test_what_is_kept_of_one_stays_until_it_is_removed(rt: Runtime, engine: Fake
     wait_until(lambda: rt.limits.get(container) is None)
 
 
-def test_removal_by_others_is_waited_for(rt: Runtime, engine: FakeEngine) -> None:
+def test_waits_for_an_external_removal_in_progress(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     with engine.held("remove_container", container) as gate:
         other = threading.Thread(target=engine.remove_container, args=(container,))

@@ -60,7 +60,7 @@ def test_created_and_running_containers_can_be_changed(rt: Runtime) -> None:
         assert (actual(rt, container).cpu_shares, actual(rt, container).memory_limit_in_bytes) == (512, 64 * MIB)
 
 
-def test_one_that_has_ended_cannot(rt: Runtime, engine: RuncEngine) -> None:
+def test_an_ended_container_cannot_be_changed(rt: Runtime, engine: RuncEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
     rt.view.refresh_container(container)
@@ -78,7 +78,9 @@ def test_a_bad_key_changes_nothing(rt: Runtime, engine: RuncEngine) -> None:
     assert ("update_container", container) not in engine.calls
 
 
-def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_refused_by_docker_changes_nothing(
+    rt: Runtime, engine: RuncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     container = running(rt, ready_pod(rt))
     run_as(rt, engine, container, pid=os.getpid())
     monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
@@ -87,7 +89,7 @@ def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine, monkeypatch: 
         update(rt, container, LIMITS)
 
 
-def test_a_limit_that_docker_only_warns_about_changes_nothing(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+def test_a_limit_discarded_by_docker_fails_the_update(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
     update(rt, container, Resources(cpu_shares=256, memory_limit_in_bytes=32 * MIB))
@@ -99,7 +101,7 @@ def test_a_limit_that_docker_only_warns_about_changes_nothing(rt: Runtime, engin
     assert actual(rt, container).cpu_shares == 256
 
 
-def test_what_docker_has_no_field_for_is_written_after_it(rt: Runtime, v2: Groups) -> None:
+def test_cgroup_files_are_written_after_dockers_update(rt: Runtime, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container)
     update(
@@ -120,7 +122,7 @@ def test_what_docker_has_no_field_for_is_written_after_it(rt: Runtime, v2: Group
     assert (v2.file(container, "memory.max"), v2.file(container, "memory.swap.max")) == (str(32 * MIB), "4096")
 
 
-def test_limits_below_dockers_least(rt: Runtime, v1: Groups, engine: RuncEngine) -> None:
+def test_limits_below_dockers_minimum_are_written_to_the_cgroup(rt: Runtime, v1: Groups, engine: RuncEngine) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container, memory__usage_in_bytes="2000000")
     update(rt, container, Resources(memory_limit_in_bytes=4 * MIB))
@@ -138,7 +140,7 @@ def test_limits_below_dockers_least(rt: Runtime, v1: Groups, engine: RuncEngine)
     )
 
 
-def test_lifting_limits(rt: Runtime, v2: Groups) -> None:
+def test_limits_can_be_lifted(rt: Runtime, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container)
     update(rt, container, Resources(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000))
@@ -148,7 +150,7 @@ def test_lifting_limits(rt: Runtime, v2: Groups) -> None:
     assert (actual(rt, container).memory_limit_in_bytes, actual(rt, container).cpu_quota) == (0, -1)
 
 
-def test_lifting_the_limit_of_swap_alone(rt: Runtime, v1: Groups) -> None:
+def test_the_swap_limit_can_be_lifted_alone(rt: Runtime, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
     update(rt, container, Resources(memory_limit_in_bytes=64 * MIB))
@@ -157,7 +159,7 @@ def test_lifting_the_limit_of_swap_alone(rt: Runtime, v1: Groups) -> None:
     assert v1.file(container, "memory.memsw.limit_in_bytes") == "-1"
 
 
-def test_memory_that_is_in_use_cannot_be_taken_by_its_file(rt: Runtime, engine: RuncEngine, v2: Groups) -> None:
+def test_a_memory_file_below_the_usage_is_refused(rt: Runtime, engine: RuncEngine, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container, memory__current="9000000")
     for limit in (0, 64 * MIB):
@@ -172,7 +174,7 @@ def test_memory_that_is_in_use_cannot_be_taken_by_its_file(rt: Runtime, engine: 
         assert v2.file(container, "memory.max") == text
 
 
-def test_memory_that_is_in_use_cannot_be_taken(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+def test_a_memory_limit_below_the_usage_is_refused(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
     with pytest.raises(
@@ -197,7 +199,7 @@ def test_memory_that_is_in_use_cannot_be_taken(rt: Runtime, engine: RuncEngine, 
     ],
     ids=["less than memory", "without memory", "with memory unlimited"],
 )
-def test_a_limit_of_swap_that_does_not_fit_that_of_memory(
+def test_a_swap_limit_below_the_memory_limit_is_refused(
     rt: Runtime, engine: RuncEngine, resources: Resources, named: str
 ) -> None:
     container = created(rt, ready_pod(rt))
@@ -206,9 +208,7 @@ def test_a_limit_of_swap_that_does_not_fit_that_of_memory(
     assert ("update_container", container) not in engine.calls
 
 
-def test_a_file_that_is_not_there_is_noticed_before_docker_is_asked(
-    rt: Runtime, engine: RuncEngine, v2: Groups
-) -> None:
+def test_a_missing_cgroup_file_fails_before_docker_is_called(rt: Runtime, engine: RuncEngine, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container)
     with pytest.raises(FailedPrecondition, match=r"linux\.unified\['memory\.hihg'\]: this node has no memory\.hihg"):
@@ -230,7 +230,7 @@ def kernel_refuses_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("kernel_refuses_garbage")
-def test_a_write_that_fails_after_docker_puts_everything_back(rt: Runtime, v2: Groups) -> None:
+def test_a_failed_write_after_dockers_update_is_rolled_back(rt: Runtime, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container)
     update(rt, container, Resources(cpu_quota=50_000, memory_limit_in_bytes=64 * MIB, unified={"memory.high": "4096"}))
@@ -254,9 +254,7 @@ def test_a_write_that_fails_after_docker_puts_everything_back(rt: Runtime, v2: G
     assert (host.cpu_quota, host.memory, host.memory_and_swap) == (50_000, 64 * MIB, 64 * MIB)
 
 
-def test_after_an_answer_that_was_lost_docker_has_its_former_fields_again(
-    rt: Runtime, engine: RuncEngine, v1: Groups
-) -> None:
+def test_dockers_fields_are_restored_after_a_lost_answer(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     """What it never had a value for gets the kernel's: Docker cannot forget a limit."""
     container = running(rt, ready_pod(rt))
     v1.of(container)
@@ -271,7 +269,7 @@ def test_after_an_answer_that_was_lost_docker_has_its_former_fields_again(
     assert actual(rt, container).memory_limit_in_bytes == 0
 
 
-def test_what_the_runtime_had_written_before_it_failed_is_put_back(
+def test_files_written_by_a_failed_runtime_are_restored(
     rt: Runtime, engine: RuncEngine, v1: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = running(rt, ready_pod(rt))
@@ -329,7 +327,7 @@ def test_limits_whose_file_is_damaged_keep_a_container_from_starting(rt: Runtime
     assert not file.exists()
 
 
-def test_only_what_docker_cannot_keep_is_kept(rt: Runtime) -> None:
+def test_only_limits_that_docker_cannot_store_are_stored(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
     update(rt, container, LIMITS)
     assert rt.limits.get(container) is None
@@ -339,7 +337,7 @@ def test_only_what_docker_cannot_keep_is_kept(rt: Runtime) -> None:
     assert rt.limits.get(container) == Resources()
 
 
-def test_updates_of_one_container_come_one_after_the_other(rt: Runtime, engine: RuncEngine) -> None:
+def test_updates_of_a_container_are_serialised(rt: Runtime, engine: RuncEngine) -> None:
     container = created(rt, ready_pod(rt))
     with engine.held("update_container", container) as gate:
         threads = [
@@ -363,7 +361,7 @@ def test_updates_of_one_container_come_one_after_the_other(rt: Runtime, engine: 
         "Cannot update container: cannot update a stopped container",
     ],
 )
-def test_a_container_that_ends_meanwhile_is_no_unknown_error(
+def test_a_container_that_ends_meanwhile_is_a_failed_precondition(
     rt: Runtime, engine: RuncEngine, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = running(rt, ready_pod(rt))

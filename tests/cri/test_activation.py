@@ -24,7 +24,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-def test_the_socket_is_taken_and_children_do_not_hear_of_it(
+def test_the_socket_is_taken_over_and_its_variables_are_removed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = passed(monkeypatch, listener)
@@ -44,7 +44,7 @@ def test_the_socket_is_taken_and_children_do_not_hear_of_it(
         pytest.param({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}, id="two-sockets"),
     ],
 )
-def test_exactly_one_socket_for_this_process(environ: dict[str, str]) -> None:
+def test_exactly_one_socket_must_be_passed_to_this_process(environ: dict[str, str]) -> None:
     with pytest.raises(FailedPrecondition, match="exactly one socket"):
         listening_socket(environ)
 
@@ -69,7 +69,7 @@ def test_another_kind_of_socket_is_refused(
     os.close(activation._FIRST_FD)
 
 
-def test_what_is_no_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_that_is_not_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr(activation, "_FIRST_FD", file.fileno())
 
@@ -104,7 +104,7 @@ def test_without_systemd_notify_does_nothing() -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_time_of_the_watchdog(variables: dict[str, str], seconds: float | None) -> None:
+def test_the_watchdog_interval_is_read_from_the_environment(variables: dict[str, str], seconds: float | None) -> None:
     environ = {**variables, "HOME": "/root"}
 
     assert activation.watchdog_seconds(environ) == seconds

@@ -50,7 +50,7 @@ def test_each_kind_has_its_own_limit(kind: Kind) -> None:
         ("CreateContainer", 384),
     ],
 )
-def test_so_many_of_a_kind_run_at_a_time(name: str, most: int) -> None:
+def test_rpcs_of_a_kind_are_limited(name: str, most: int) -> None:
     admission = Admission()
     for _ in range(most):
         admission.enter(name, Scope())
@@ -59,14 +59,14 @@ def test_so_many_of_a_kind_run_at_a_time(name: str, most: int) -> None:
         admission.enter(name, Scope())
 
 
-def test_a_place_is_free_again_after_an_rpc() -> None:
+def test_a_finished_rpc_frees_its_place() -> None:
     admission = Admission(limits={**LIMITS, Kind.PULL: 1})
 
     for _ in range(3):
         admission.leave(admission.enter("PullImage", Scope()))
 
 
-def test_a_drain_cuts_all_but_reads_and_what_must_complete() -> None:
+def test_a_drain_cancels_all_but_reads_and_rpcs_that_must_complete() -> None:
     admission = Admission()
     scopes = {name: Scope() for name in ("Status", "RunPodSandbox", "StopContainer", "ExecSync", "PullImage")}
     for name, scope in scopes.items():
@@ -80,7 +80,7 @@ def test_a_drain_cuts_all_but_reads_and_what_must_complete() -> None:
     admission.enter("ListContainers", Scope())
 
 
-def test_an_rpc_that_was_cut_can_be_repeated() -> None:
+def test_an_rpc_cancelled_by_a_drain_is_unavailable() -> None:
     admission = Admission()
     left = Cancelled("stop: the client cancelled the request")
     assert admission.cause_of(left) is left
@@ -92,7 +92,7 @@ def test_an_rpc_that_was_cut_can_be_repeated() -> None:
     assert admission.cause_of(other) is other
 
 
-def test_what_must_complete_is_waited_for() -> None:
+def test_a_drain_waits_for_rpcs_that_must_complete() -> None:
     admission = Admission()
     run, stop = admission.enter("RunPodSandbox", Scope()), admission.enter("StopContainer", Scope())
     admission.drain()
@@ -105,7 +105,7 @@ def test_what_must_complete_is_waited_for() -> None:
     assert admission.wait_changes_ended(0)
 
 
-def test_the_rpcs_under_way_are_rows_by_name() -> None:
+def test_rpcs_in_progress_are_listed_by_name() -> None:
     admission = Admission()
     for name in ("StopContainer", "ListImages", "StopContainer"):
         admission.enter(name, Scope())

@@ -33,5 +33,5 @@ POD = pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="web", namespace="
         pytest.param(pb.StopContainerRequest(container_id="x" * 9999), {"container": "x" * 256}, id="huge"),
     ],
 )
-def test_subjects(message: Message, subjects: dict[str, str]) -> None:
+def test_subjects_are_found_in_requests_and_responses(message: Message, subjects: dict[str, str]) -> None:
     assert subjects_of(message) == subjects

@@ -43,13 +43,13 @@ def caller(rt: Runtime, serve: Serve) -> Iterator[Call]:
     relay.stop()
 
 
-def test_every_event_leaves_before_the_answer_of_its_rpc(caller: Call, event_rounds: int) -> None:
+def test_every_event_is_sent_before_the_answer_of_its_rpc(caller: Call, event_rounds: int) -> None:
     calls = caller(readers=2)
     for number in range(event_rounds):
         calls.live(pod_config(f"pod{number}"), container_config())
 
 
-def test_so_it_does_when_the_rpc_fails(caller: Call, engine: FakeEngine) -> None:
+def test_every_event_is_sent_before_the_error_of_its_rpc(caller: Call, engine: FakeEngine) -> None:
     calls = caller(readers=1)
     config = pod_config()
     pod = calls.call(2, "RunPodSandbox", pb.RunPodSandboxRequest(config=config))
@@ -61,7 +61,7 @@ def test_so_it_does_when_the_rpc_fails(caller: Call, engine: FakeEngine) -> None
     assert "device or resource busy" in failed
 
 
-def test_of_three_one_that_does_not_read_is_dropped_and_the_others_are_waited_for(rt: Runtime, caller: Call) -> None:
+def test_a_subscriber_that_does_not_read_is_dropped_and_others_are_waited_for(rt: Runtime, caller: Call) -> None:
     calls = caller(readers=2, idle=1)
     rounds = 0
     while rt.view.stats().subscribers == 3:

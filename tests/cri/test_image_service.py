@@ -38,7 +38,7 @@ def test_images_from_pull_to_remove(at: Served, engine: FakeEngine, monkeypatch:
     assert not at.image.ImageStatus(pb.ImageStatusRequest(image=app)).HasField("image")
 
 
-def test_the_space_that_images_take_is_reported(at: Served) -> None:
+def test_disk_usage_of_images_is_reported(at: Served) -> None:
     assert at.image.ImageFsInfo(pb.ImageFsInfoRequest()).image_filesystems
 
 

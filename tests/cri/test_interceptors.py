@@ -69,7 +69,7 @@ def test_an_error_of_the_domain_becomes_its_status(serve: Serve) -> None:
     assert caught.value.details() == "pod sandbox 5a4d does not exist"
 
 
-def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) -> None:
+def test_an_unexpected_exception_ends_its_rpc_and_is_logged(serve: Serve, out: io.StringIO) -> None:
     failures: list[BaseException] = [KeyError("hunter2")]
     at = serve(Runtime(lambda: raising(failures.pop())() if failures else None))
 
@@ -84,7 +84,7 @@ def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) 
     assert at.runtime.RunPodSandbox(POD).pod_sandbox_id == "5a4d"
 
 
-def test_a_change_is_logged_by_the_names_of_what_it_changes(serve: Serve, out: io.StringIO) -> None:
+def test_a_change_is_logged_with_the_names_of_its_subject(serve: Serve, out: io.StringIO) -> None:
     known = {"c1": {"name": "app", "pod": "shop/web"}, "s1": {"pod": "shop/web"}}
     at = serve(names_of=lambda container_id: known.get(container_id, {}))
 
@@ -105,7 +105,7 @@ def test_a_change_is_logged_by_the_names_of_what_it_changes(serve: Serve, out: i
     assert [(line["sandbox"], line["pod"]) for line in lines(out, "StopPodSandbox")] == [("s1", "shop/web")]
 
 
-def test_a_request_that_is_no_message_ends_one_rpc(serve: Serve) -> None:
+def test_a_malformed_request_ends_only_its_rpc(serve: Serve) -> None:
     at = serve(Runtime(lambda: None))
     with client(at.path) as channel:
         raw: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/runtime.v1.RuntimeService/Version")
@@ -143,7 +143,7 @@ def test_every_rpc_without_an_implementation_is_refused_by_name(serve: Serve, se
         assert caught.value.details() == f"{method.name} is not implemented"
 
 
-def test_a_forgotten_not_implemented_error_is_a_bug_not_an_unbuilt_rpc(serve: Serve) -> None:
+def test_a_not_implemented_error_of_a_verb_is_internal(serve: Serve) -> None:
     at = serve(Runtime(raising(NotImplementedError())))
 
     with pytest.raises(grpc.RpcError) as caught:
@@ -231,7 +231,7 @@ def test_a_client_that_leaves_a_streaming_answer_wakes_it(serve: Serve) -> None:
     assert cancelled.wait(SECONDS)
 
 
-def test_a_change_is_logged_with_whom_it_is_about(serve: Serve, out: io.StringIO) -> None:
+def test_a_change_is_logged_with_its_subject(serve: Serve, out: io.StringIO) -> None:
     at = serve(Runtime(lambda: structlog.get_logger("domain").info("working")))
 
     at.runtime.RunPodSandbox(POD)
@@ -264,7 +264,7 @@ def test_unknown_fields_of_a_newer_client_are_logged_with_the_request(serve: Ser
         pytest.param(errors.InvalidArgument("bad"), "error", id="bad-request"),
     ],
 )
-def test_reads_are_quiet(serve: Serve, out: io.StringIO, failure: Exception | None, level: str) -> None:
+def test_reads_are_not_logged(serve: Serve, out: io.StringIO, failure: Exception | None, level: str) -> None:
     at = serve(Runtime(raising(failure) if failure else lambda: None))
 
     with pytest.raises(grpc.RpcError) if failure else pytest.MonkeyPatch.context():

@@ -76,7 +76,7 @@ def _is_quiet(engine: FakeEngine) -> bool:
     return len(engine.calls) == before
 
 
-def test_changes_are_read_as_soon_as_they_are_made(rt: Runtime, reads: Reads) -> None:
+def test_reads_see_a_change_immediately(rt: Runtime, reads: Reads) -> None:
     """What an RPC did is in the next answer, though no event has come: the fake's are not delayed."""
     sandbox = ready_pod(rt)
     listed = reads.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), reads.context).items
@@ -86,7 +86,7 @@ def test_changes_are_read_as_soon_as_they_are_made(rt: Runtime, reads: Reads) ->
     assert (one.id, one.state) == (container, pb.CONTAINER_CREATED)
 
 
-def test_two_thousand_containers_in_one_piece_and_in_many(rt: Runtime, engine: FakeEngine, reads: Reads) -> None:
+def test_two_thousand_containers_fit_a_list_and_a_stream(rt: Runtime, engine: FakeEngine, reads: Reads) -> None:
     sandboxes: list[SandboxId] = []
     for number in range(MANY // 4):
         sandboxes.append(create_sandbox(engine, attempt=number))

@@ -71,14 +71,14 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Systemd
     systemd.end()
 
 
-def test_a_client_is_answered(systemd: Systemd) -> None:
+def test_a_client_is_relayed(systemd: Systemd) -> None:
     systemd.start(Runtime())
 
     with client(systemd.path) as channel:
         assert api.RuntimeServiceStub(channel).Version(pb.VersionRequest(version="v1")).version == "v1"
 
 
-def test_a_client_that_came_before_the_server_is_answered(systemd: Systemd) -> None:
+def test_a_client_that_connected_before_the_server_is_answered(systemd: Systemd) -> None:
     with client(systemd.path) as channel:
         connected = grpc.channel_ready_future(channel)
         early = api.RuntimeServiceStub(channel).Version.future(pb.VersionRequest(version="v1"), wait_for_ready=True)
@@ -111,7 +111,7 @@ def no_thread_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("nothing_left", [no_descriptor, no_thread, no_thread_back])
-def test_one_for_whom_nothing_is_left_is_sent_away_and_later_ones_are_answered(
+def test_a_client_without_a_free_descriptor_is_refused_and_later_clients_are_answered(
     systemd: Systemd, monkeypatch: pytest.MonkeyPatch, nothing_left: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     monkeypatch.setattr(relay, "_PAUSE", 0.001)
@@ -136,7 +136,7 @@ def test_large_messages_pass_both_ways(systemd: Systemd) -> None:
         assert api.RuntimeServiceStub(channel).Version(pb.VersionRequest(version=large)).version == large
 
 
-def test_the_last_answer_leaves_before_the_stop_returns(systemd: Systemd) -> None:
+def test_the_last_answer_is_sent_before_the_stop_returns(systemd: Systemd) -> None:
     runtime = Runtime()
     server = systemd.start(runtime)
     with client(systemd.path) as channel:
@@ -152,7 +152,7 @@ def test_the_last_answer_leaves_before_the_stop_returns(systemd: Systemd) -> Non
         assert not stopped.is_alive()
 
 
-def test_clients_between_two_servers_wait_in_the_queue_of_systemd(systemd: Systemd) -> None:
+def test_clients_wait_in_systemds_queue_between_two_servers(systemd: Systemd) -> None:
     systemd.start(Runtime()).stop()
     assert systemd.path.is_socket()
 
@@ -163,7 +163,7 @@ def test_clients_between_two_servers_wait_in_the_queue_of_systemd(systemd: Syste
         assert waiting.result(SECONDS).version == "v1"
 
 
-def test_no_file_of_the_inner_socket_is_left(systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_grpcs_socket_is_deleted(systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))

@@ -15,12 +15,12 @@ def test_every_kind_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RPCS if name.startswith(("List", "Stream", "Container", "Pod"))])
-def test_what_lists_and_reports_shares_no_limit_with_what_waits(name: str) -> None:
+def test_reads_share_no_limit_with_rpcs_that_wait(name: str) -> None:
     assert RPCS[name].kind in {Kind.READ, Kind.IMAGE}
     assert not RPCS[name].mutates
 
 
-def test_only_pod_sandboxes_hold_up_a_stop() -> None:
+def test_a_stop_waits_only_for_pod_sandboxes() -> None:
     assert {name for name, rpc in RPCS.items() if rpc.completes} == {
         "RunPodSandbox",
         "StopPodSandbox",

@@ -44,7 +44,7 @@ def test_the_node_reports_version_readiness_and_cgroup_driver(at: Served) -> Non
     assert at.runtime.RuntimeConfig(pb.RuntimeConfigRequest()).linux.cgroup_driver == pb.CGROUPFS
 
 
-def test_pod_ranges_are_taken_over(at: Served, rt: Runtime) -> None:
+def test_pod_address_ranges_are_recorded(at: Served, rt: Runtime) -> None:
     reported = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.9.0.0/24"))
 
     at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=reported))
@@ -91,7 +91,7 @@ def test_a_container_from_create_to_remove(at: Served, engine: FakeEngine, conta
     assert not at.runtime.ListContainers(pb.ListContainersRequest()).containers
 
 
-def test_streaming_answers_with_urls(at: Served, sandbox: str, container: str) -> None:
+def test_streaming_rpcs_return_urls(at: Served, sandbox: str, container: str) -> None:
     urls = [
         at.runtime.Exec(pb.ExecRequest(container_id=container, cmd=["x"], stdout=True)).url,
         at.runtime.Attach(pb.AttachRequest(container_id=container, stdout=True)).url,
@@ -103,7 +103,7 @@ def test_streaming_answers_with_urls(at: Served, sandbox: str, container: str) -
     ]
 
 
-def test_filters_reach_the_lists(at: Served, sandbox: str, container: str) -> None:
+def test_filters_are_passed_to_the_lists(at: Served, sandbox: str, container: str) -> None:
     ready = pb.PodSandboxFilter(state=pb.PodSandboxStateValue(state=pb.SANDBOX_READY))
     other = pb.PodSandboxFilter(id="ffff")
     exited = pb.ContainerFilter(state=pb.ContainerStateValue(state=pb.CONTAINER_EXITED))
@@ -117,7 +117,7 @@ def test_filters_reach_the_lists(at: Served, sandbox: str, container: str) -> No
     assert len(list(at.runtime.StreamContainers(pb.StreamContainersRequest(filter=exited)))) == 0
 
 
-def test_streamed_lists_come_in_parts(at: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streamed_lists_are_chunked(at: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK", 2)
     for name in ("a", "b", "c"):
         config = pod_config(name)
@@ -135,7 +135,7 @@ def test_streamed_lists_come_in_parts(at: Served, monkeypatch: pytest.MonkeyPatc
     assert sorted(pod.id for part in pods for pod in part.pod_sandboxes) == sorted(pod.id for pod in listed)
 
 
-def test_stats_and_metrics(at: Served, rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stats_and_metrics_are_returned(at: Served, rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK", 1)
     first, second = pod_with_container(rt, group_v2(), name="a"), pod_with_container(rt, group_v2(), name="b")
     of_first = pb.ContainerStatsFilter(pod_sandbox_id=first.sandbox)

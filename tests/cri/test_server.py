@@ -95,7 +95,7 @@ def test_a_path_may_hold_any_character(serve: Serve, tmp_path: Path, runtime: Ru
     assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
 
 
-def test_a_dead_socket_is_replaced(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
+def test_a_stale_socket_is_replaced(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
     path = tmp_path / "cri.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -105,7 +105,7 @@ def test_a_dead_socket_is_replaced(serve: Serve, tmp_path: Path, runtime: Runtim
     assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
 
 
-def test_a_second_server_is_refused_and_the_first_goes_on(serve: Serve, runtime: Runtime) -> None:
+def test_a_second_server_is_refused_and_the_first_keeps_serving(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
 
     with pytest.raises(FailedPrecondition, match=f"{at.path}: another server answers there"):
@@ -122,7 +122,9 @@ def test_a_second_server_is_refused_and_the_first_goes_on(serve: Serve, runtime:
         pytest.param(lambda path: path.symlink_to("/nowhere"), id="symlink"),
     ],
 )
-def test_what_is_not_a_socket_is_never_deleted(serve: Serve, tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_a_file_that_is_not_a_socket_is_never_deleted(
+    serve: Serve, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     path = tmp_path / "cri.sock"
     make(path)
 
@@ -143,7 +145,7 @@ def test_a_socket_of_another_kind_is_left_alone(serve: Serve, tmp_path: Path) ->
     assert path.exists()
 
 
-def test_a_path_the_kernel_does_not_take_is_refused(serve: Serve, tmp_path: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_refused(serve: Serve, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="at most 107 bytes"):
         serve(path=tmp_path / ("x" * 120))
 
@@ -203,7 +205,7 @@ def test_many_slow_stops_do_not_delay_others(serve: Serve, runtime: Runtime) -> 
     assert [call.result() for call in calls] == [pb.StopContainerResponse()] * 64
 
 
-def test_a_node_without_threads_for_a_while_is_served_again(
+def test_rpcs_are_answered_again_after_a_lack_of_threads(
     serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = serve(runtime)
@@ -252,9 +254,7 @@ def test_reads_are_answered_while_all_stops_that_may_be_wait(serve: Serve, runti
     assert [call.result() for call in calls] == [pb.StopContainerResponse()] * len(calls)
 
 
-def test_a_stop_cuts_a_grace_period_of_a_container_and_answers_reads_until_the_end(
-    serve: Serve, runtime: Runtime
-) -> None:
+def test_a_stop_cancels_container_stops_and_answers_reads_until_the_end(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
     call = stopping(at.runtime, runtime)
 
@@ -266,7 +266,7 @@ def test_a_stop_cuts_a_grace_period_of_a_container_and_answers_reads_until_the_e
     assert at.path.exists()
 
 
-def test_streams_of_events_end_with_the_socket(serve: Serve, runtime: Runtime) -> None:
+def test_event_streams_end_with_the_socket(serve: Serve, runtime: Runtime) -> None:
     """A kubelet that is refused subscribes again at once, and after five refusals never again."""
     at = serve(runtime)
     begun = [at.runtime.GetContainerEvents(pb.GetEventsRequest(), timeout=SECONDS)]
@@ -282,7 +282,7 @@ def test_streams_of_events_end_with_the_socket(serve: Serve, runtime: Runtime) -
     assert [events.code() for events in begun] == [grpc.StatusCode.UNAVAILABLE] * 2
 
 
-def test_a_stop_completes_a_sandbox_and_begins_none(serve: Serve, runtime: Runtime) -> None:
+def test_a_stop_finishes_sandboxes_in_progress_and_admits_none(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
     call = at.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(), timeout=SECONDS)
     assert runtime.entered.acquire(timeout=SECONDS)
@@ -306,7 +306,7 @@ def refusal_of_a_stop(at: Served) -> tuple[grpc.StatusCode, bool]:
             return call.code(), "the server is stopping" not in str(call.details())
 
 
-def test_at_the_end_of_the_grace_period_a_sandbox_is_cut(serve: Serve, runtime: Runtime) -> None:
+def test_a_sandbox_is_cancelled_at_the_end_of_the_grace_period(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
     call = at.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(), timeout=SECONDS)
     assert runtime.entered.acquire(timeout=SECONDS)
@@ -316,7 +316,7 @@ def test_at_the_end_of_the_grace_period_a_sandbox_is_cut(serve: Serve, runtime: 
     assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_cut_rpc_that_does_not_end_at_once_has_time_for_it(serve: Serve) -> None:
+def test_a_cancelled_rpc_has_time_to_end(serve: Serve) -> None:
     """Such as a start that Docker has begun: cut short, it would run without the kubelet knowing why."""
     stubborn = Runtime(stubborn=True)
     at = serve(stubborn)
@@ -335,7 +335,7 @@ def test_a_cut_rpc_that_does_not_end_at_once_has_time_for_it(serve: Serve) -> No
 
 
 @pytest.mark.parametrize(("ask", "clean"), [("StopContainer", True), ("RunPodSandbox", False)])
-def test_only_a_sandbox_that_does_not_end_makes_a_stop_fail(
+def test_only_an_unfinished_sandbox_makes_a_drain_fail(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, ask: str, clean: bool
 ) -> None:
     monkeypatch.setattr(module, "_CANCEL_SECONDS", 0.1)
@@ -351,7 +351,7 @@ def test_only_a_sandbox_that_does_not_end_makes_a_stop_fail(
     assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_client_that_says_nothing_does_not_delay_the_stop(serve: Serve) -> None:
+def test_a_silent_client_does_not_delay_the_stop(serve: Serve) -> None:
     at = serve()
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(at.path))

@@ -34,7 +34,7 @@ def test_every_class_of_the_domain_has_a_code() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
 )
-def test_codes(failure: Exception, code: grpc.StatusCode) -> None:
+def test_each_error_has_its_code(failure: Exception, code: grpc.StatusCode) -> None:
     assert code_of(failure) is code
 
 
@@ -45,7 +45,7 @@ def test_notes_are_part_of_the_message() -> None:
     assert details_of(failure) == "create failed; undo of the netns failed: busy"
 
 
-def test_an_unexpected_failure_shows_its_type_alone() -> None:
+def test_an_unexpected_failure_shows_only_its_type() -> None:
     assert details_of(KeyError("hunter2")) == "unexpected KeyError, see the log of the server"
 
 
@@ -53,7 +53,7 @@ def test_control_characters_become_blanks() -> None:
     assert bounded("plugin said:\r\n\tno\0\x1b[31m \u2028 end") == "plugin said: no [31m end"
 
 
-def test_what_is_no_utf8_is_escaped() -> None:
+def test_text_that_is_not_utf8_is_escaped() -> None:
     assert bounded("caf\udce9") == "caf\\udce9"
 
 

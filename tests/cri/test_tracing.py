@@ -98,7 +98,7 @@ def code_of(span: Span) -> int:
     return code
 
 
-def test_an_rpc_is_a_part_of_the_clients_trace(collector: tuple[Collector, str], tmp_path: Path) -> None:
+def test_an_rpc_is_part_of_the_clients_trace(collector: tuple[Collector, str], tmp_path: Path) -> None:
     spans, endpoint = collector
 
     traced(Config(tracing_endpoint=endpoint), tmp_path, metadata=(("traceparent", f"00-{TRACE}-{PARENT}-01"),))
@@ -126,7 +126,7 @@ def test_a_client_that_does_not_trace_is_sampled(collector: tuple[Collector, str
     assert "pydockershim" in [attribute.value.string_value for attribute in resource.attributes]
 
 
-def test_a_collector_that_is_away_fails_nothing(tmp_path: Path) -> None:
+def test_an_unreachable_collector_fails_no_rpc(tmp_path: Path) -> None:
     config = Config(tracing_endpoint="http://127.0.0.1:9", tracing_sampling_rate_per_million=1_000_000)
 
     traced(config, tmp_path)

@@ -12,7 +12,7 @@ def from_newer(message: Message, number: int, value: int = 1) -> bytes:
     return message.SerializeToString() + bytes([0x80 | (number << 3 & 0x7F), number >> 4, value])
 
 
-def test_a_request_of_this_version_has_none() -> None:
+def test_a_request_of_this_version_has_no_unknown_fields() -> None:
     resources = pb.LinuxContainerResources(unified={"memory.high": "max"})
     config = pb.ContainerConfig(
         envs=[pb.KeyValue(key="A", value=b"1")], linux=pb.LinuxContainerConfig(resources=resources), labels={"a": "b"}
@@ -32,7 +32,7 @@ def test_fields_of_a_newer_client_are_found_at_any_depth() -> None:
     }
 
 
-def test_each_is_reported_once(out: io.StringIO) -> None:
+def test_each_unknown_field_is_logged_once(out: io.StringIO) -> None:
     warnings = UnknownFieldWarnings()
     request = pb.StartContainerRequest.FromString(from_newer(pb.StartContainerRequest(), 99))
 

@@ -42,13 +42,13 @@ def test_results_and_failures_are_returned(workers: Workers) -> None:
     assert isinstance(workers.submit(divmod, 7, 0).exception(SECONDS), ZeroDivisionError)
 
 
-def test_one_that_is_slow_keeps_none_waiting(workers: Workers) -> None:
+def test_a_slow_call_delays_no_other(workers: Workers) -> None:
     leave = busy(workers, READY + 1)
     assert workers.submit(len, "abc").result(SECONDS) == 3
     leave.set()
 
 
-def test_there_are_no_more_threads_than_said(workers: Workers) -> None:
+def test_the_number_of_threads_is_limited(workers: Workers) -> None:
     leave = busy(workers, READY + 2)
     waiting = workers.submit(len, "abc")
     assert not waiting.done()
@@ -56,7 +56,7 @@ def test_there_are_no_more_threads_than_said(workers: Workers) -> None:
     assert waiting.result(SECONDS) == 3
 
 
-def test_what_gets_no_thread_is_done_by_the_next_that_is_free(
+def test_a_call_without_a_thread_is_run_by_the_next_idle_thread(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave = busy(workers, READY)
@@ -66,7 +66,7 @@ def test_what_gets_no_thread_is_done_by_the_next_that_is_free(
     assert waiting.result(SECONDS) == 3
 
 
-def test_threads_that_were_refused_are_made_up_for(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_threads_are_started_later(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left waiting behind what is slow once there are threads again."""
     leave = busy(workers, READY)
     with monkeypatch.context() as short:
@@ -77,13 +77,13 @@ def test_threads_that_were_refused_are_made_up_for(workers: Workers, monkeypatch
     leave.set()
 
 
-def test_without_its_first_threads_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     no_thread_for("worker_0", monkeypatch)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         Workers(1, name="worker").start()
 
 
-def test_a_shutdown_refuses_the_new_cancels_the_waiting_and_ends_the_threads(workers: Workers) -> None:
+def test_a_shutdown_refuses_new_calls_cancels_queued_calls_and_ends_the_threads(workers: Workers) -> None:
     leave = busy(workers, READY + 2)
     waiting = workers.submit(len, "abc")
     workers.shutdown(wait=False, cancel_futures=True)
@@ -96,7 +96,7 @@ def test_a_shutdown_refuses_the_new_cancels_the_waiting_and_ends_the_threads(wor
     assert not any(thread.name.startswith("worker_") for thread in threading.enumerate())
 
 
-def test_a_shutdown_lets_the_waiting_be_done(workers: Workers) -> None:
+def test_a_shutdown_without_cancel_finishes_queued_calls(workers: Workers) -> None:
     leave = busy(workers, READY + 2)
     waiting = workers.submit(len, "abc")
     workers.shutdown(wait=False)
@@ -109,9 +109,7 @@ def worker_threads() -> int:
     return sum(thread.name.startswith("worker_") for thread in threading.enumerate())
 
 
-def test_idle_threads_end_but_for_those_that_are_always_there(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_threads_beyond_the_ready_threads_end(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     leave = busy(workers, READY + 2)
     assert worker_threads() == READY + 2
@@ -124,9 +122,7 @@ def test_idle_threads_end_but_for_those_that_are_always_there(
     again.set()
 
 
-def test_one_call_after_the_other_keeps_no_more_threads_than_it_needs(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sequential_calls_keep_no_extra_threads(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     busy(workers, READY + 2).set()
 
@@ -137,7 +133,7 @@ def test_one_call_after_the_other_keeps_no_more_threads_than_it_needs(
     wait_until(only_ready_after_calls)
 
 
-def test_a_shutdown_ends_threads_that_wait_for_a_call(workers: Workers) -> None:
+def test_a_shutdown_ends_idle_threads(workers: Workers) -> None:
     busy(workers, READY + 2).set()
     workers.shutdown()
     assert worker_threads() == 0

@@ -20,6 +20,6 @@ def test_ranges_keep_their_order_and_become_canonical(text: str, ranges: tuple[s
     assert parse_pod_cidr(text) == ranges
 
 
-def test_the_range_that_is_none_is_named() -> None:
+def test_an_invalid_range_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"^pod_cidr 'nonsense' is not an address range: 'nonsense' does not"):
         parse_pod_cidr("10.1.0.0/24,nonsense")

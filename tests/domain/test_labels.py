@@ -69,13 +69,15 @@ def full_container() -> pb.ContainerConfig:
 
 
 @pytest.mark.parametrize("config", [pb.PodSandboxConfig(), full_sandbox()], ids=["empty", "full"])
-def test_the_configuration_of_a_sandbox_comes_back_whole(config: pb.PodSandboxConfig) -> None:
+def test_a_sandbox_configuration_round_trips(config: pb.PodSandboxConfig) -> None:
     assert labels.sandbox_config(labels.sandbox_labels(config, runtime_handler="")) == config
     assert labels.sandbox_config_from_dict(labels.config_as_dict(config)) == config
 
 
 @pytest.mark.parametrize("config", [pb.ContainerConfig(), full_container()], ids=["empty", "full"])
-def test_the_configuration_of_a_container_comes_back_without_what_docker_keeps(config: pb.ContainerConfig) -> None:
+def test_a_container_configuration_round_trips_without_the_fields_that_docker_returns(
+    config: pb.ContainerConfig,
+) -> None:
     written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="")
     expected = pb.ContainerConfig()
     expected.CopyFrom(config)
@@ -91,14 +93,14 @@ def test_writing_labels_leaves_the_request_as_it_was() -> None:
     assert config == full_container()
 
 
-def test_values_of_environment_variables_are_on_no_label() -> None:
+def test_no_label_holds_environment_variables() -> None:
     config = pb.ContainerConfig(args=["--token=hunter2"])
     config.envs.add(key="PASSWORD", value=b"hunter2")
     written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="")
     assert "hunter2" not in str(written)
 
 
-def test_a_sandbox_carries_what_docker_backed_nodes_know() -> None:
+def test_a_sandbox_has_the_labels_of_docker_backed_nodes() -> None:
     config = pb.PodSandboxConfig(labels={"app": "web"}, annotations={"note": "x"})
     written = labels.sandbox_labels(config, runtime_handler="kata")
     written.pop(labels.CONFIG)
@@ -112,7 +114,7 @@ def test_a_sandbox_carries_what_docker_backed_nodes_know() -> None:
     }
 
 
-def test_a_container_carries_what_docker_backed_nodes_know() -> None:
+def test_a_container_has_the_labels_of_docker_backed_nodes() -> None:
     config = pb.ContainerConfig(labels={"io.kubernetes.container.name": "nginx"}, annotations={"note": "x"})
     written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="/var/log/pods/p/nginx/0.log")
     written.pop(labels.CONFIG)
@@ -126,7 +128,7 @@ def test_a_container_carries_what_docker_backed_nodes_know() -> None:
     }
 
 
-def test_our_own_keys_win_over_labels_of_the_request() -> None:
+def test_the_servers_keys_win_over_labels_of_the_request() -> None:
     stolen = {labels.CONFIG: "{}", labels.TYPE: "podsandbox", labels.SANDBOX_ID: "other", labels.LOG_PATH: "/etc"}
     written = labels.container_labels(pb.ContainerConfig(labels=stolen), name="k8s_c", sandbox_id="s1", log_path="")
     assert written[labels.TYPE] == "container"
@@ -135,7 +137,7 @@ def test_our_own_keys_win_over_labels_of_the_request() -> None:
     assert labels.container_config(written).labels == stolen
 
 
-def test_labels_that_an_image_brought_are_not_believed() -> None:
+def test_labels_of_an_image_are_ignored() -> None:
     written = labels.container_labels(
         pb.ContainerConfig(labels={"app": "web"}), name="k8s_c", sandbox_id="s1", log_path=""
     )
@@ -145,7 +147,7 @@ def test_labels_that_an_image_brought_are_not_believed() -> None:
     assert dict(config.annotations) == {}
 
 
-def test_what_a_newer_shim_wrote_is_skipped() -> None:
+def test_unknown_fields_of_a_newer_server_are_skipped() -> None:
     config = labels.sandbox_config({labels.CONFIG: '{"hostname": "h", "from_the_future": {"a": 1}}'})
     assert config == pb.PodSandboxConfig(hostname="h")
 
@@ -153,7 +155,7 @@ def test_what_a_newer_shim_wrote_is_skipped() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "null", '{"hostname": 1}', "[" * 100_000], ids=["empty", "cut", "null", "wrong type", "too deep"]
 )
-def test_a_label_that_is_no_configuration_is_an_error(text: str) -> None:
+def test_a_malformed_configuration_label_is_an_error(text: str) -> None:
     with pytest.raises(ParseError):
         labels.sandbox_config({labels.CONFIG: text})
 
@@ -168,7 +170,7 @@ def test_a_label_that_is_no_configuration_is_an_error(text: str) -> None:
         "io.kubernetes.container.logpath",
     ],
 )
-def test_labels_of_a_pod_under_the_keys_of_the_server_come_back_and_change_nothing(key: str) -> None:
+def test_pod_labels_with_the_servers_keys_round_trip_and_have_no_effect(key: str) -> None:
     pod, container = pb.PodSandboxConfig(labels={key: "theirs"}), pb.ContainerConfig(labels={key: "theirs"})
 
     of_pod = labels.sandbox_labels(pod, runtime_handler="")
@@ -203,7 +205,7 @@ def is_ours(tags: dict[str, str], **host: Any) -> bool:
     return labels.is_ours(tags, **(fields | host))
 
 
-def test_ours_is_what_has_the_name_of_its_label_in_its_host_config() -> None:
+def test_a_container_is_ours_if_its_host_config_has_the_name_of_its_label() -> None:
     assert is_ours(OURS)
     assert labels.created_as(OURS, name="renamed") == "k8s_POD_web_shop_u_0"
 
@@ -221,7 +223,7 @@ def test_ours_is_what_has_the_name_of_its_label_in_its_host_config() -> None:
     ],
     ids=["run", "no init", "no init, user namespace", "own id file", "init of the daemon", "init", "user namespace"],
 )
-def test_labels_of_ours_that_an_image_has_make_no_container_ours(host: dict[str, Any]) -> None:
+def test_an_image_with_our_labels_makes_no_container_ours(host: dict[str, Any]) -> None:
     assert not is_ours(OURS, **host)
 
 

@@ -11,7 +11,7 @@ from shim.domain.errors import InvalidArgument
 POD = pb.PodSandboxMetadata(name="web-0", namespace="shop", uid="1b4e-a", attempt=2)
 
 
-def test_names_are_those_docker_backed_nodes_have_always_had() -> None:
+def test_names_have_the_format_of_docker_backed_nodes() -> None:
     assert names.sandbox_name(POD) == "k8s_POD_web-0_shop_1b4e-a_2"
     container = pb.ContainerMetadata(name="nginx", attempt=7)
     assert names.container_name(container, pod=POD) == "k8s_nginx_web-0_shop_1b4e-a_7"
@@ -24,7 +24,7 @@ def test_a_random_suffix_is_eight_hexadecimal_digits_and_differs() -> None:
 
 
 @pytest.mark.parametrize("value", ["a", "0", "web-0", "kube-system", "my.pod_x", "A" * 253])
-def test_a_good_part_passes(value: str) -> None:
+def test_a_valid_name_part_passes(value: str) -> None:
     names.check_name_part(value, field="metadata.name")
 
 
@@ -43,6 +43,6 @@ def test_a_good_part_passes(value: str) -> None:
         ("a\0", r"'a\\x00' may hold only"),
     ],
 )
-def test_a_bad_part_names_its_field(value: str, reason: str) -> None:
+def test_an_invalid_name_part_is_refused_with_its_field(value: str, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^metadata.uid {reason}"):
         names.check_name_part(value, field="metadata.uid")

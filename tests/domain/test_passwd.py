@@ -18,7 +18,7 @@ video:x:44:www
 """
 
 
-def test_the_lines_of_both_files_are_read() -> None:
+def test_both_files_are_parsed() -> None:
     found = accounts_from_files(passwd=PASSWD, group=GROUP)
 
     assert found.users == (User("root", 0, 0), User("www", 1000, 1000))
@@ -72,7 +72,7 @@ def test_missing_files_hold_no_users() -> None:
         (b"\x00\x00\n", []),
     ],
 )
-def test_a_line_is_a_user_or_passed_over(passwd: bytes, users: list[User]) -> None:
+def test_a_malformed_user_line_is_skipped(passwd: bytes, users: list[User]) -> None:
     assert list(accounts_from_files(passwd=passwd, group=b"").users) == users
 
 
@@ -88,7 +88,7 @@ def test_a_line_is_a_user_or_passed_over(passwd: bytes, users: list[User]) -> No
         (b":x:1:b\n", []),
     ],
 )
-def test_a_line_is_a_group_or_passed_over(group: bytes, groups: list[Group]) -> None:
+def test_a_malformed_group_line_is_skipped(group: bytes, groups: list[Group]) -> None:
     assert list(accounts_from_files(passwd=b"", group=group).groups) == groups
 
 
@@ -110,7 +110,7 @@ def test_a_line_is_a_group_or_passed_over(group: bytes, groups: list[Group]) -> 
         (b"4294967296:x:0:\n", set()),
     ],
 )
-def test_groups_that_have_the_number_of_another_for_a_name_are_noted(group: bytes, impostors: set[int]) -> None:
+def test_groups_named_by_another_gid_are_impostors(group: bytes, impostors: set[int]) -> None:
     assert accounts_from_files(passwd=b"", group=group).impostors == impostors
 
 
@@ -118,19 +118,19 @@ def test_groups_that_have_the_number_of_another_for_a_name_are_noted(group: byte
     ("text", "number"),
     [("0", 0), ("00", 0), ("007", 7), (str(MAX_ID), MAX_ID), (str(MAX_ID + 1), None), ("9" * 9999, None)],
 )
-def test_a_number_is_read_up_to_the_largest(text: str, number: int | None) -> None:
+def test_numbers_above_the_maximum_are_refused(text: str, number: int | None) -> None:
     assert is_number(text)
     assert id_from_text(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", "0x1", " 1", "²", "१", "one"])
-def test_anything_but_digits_is_a_name(text: str) -> None:
+def test_text_with_a_non_digit_is_a_name(text: str) -> None:
     assert not is_number(text)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 @example(PASSWD, GROUP)
-def test_garbage_is_never_anybody_of_an_impossible_number(passwd: bytes, group: bytes) -> None:
+def test_garbage_never_yields_an_invalid_id(passwd: bytes, group: bytes) -> None:
     found = accounts_from_files(passwd=passwd, group=group)
 
     assert all(0 <= number <= MAX_ID for user in found.users for number in (user.uid, user.gid))
@@ -144,7 +144,7 @@ _JUNK = st.sampled_from([b"", b"junk", b":::", b"x:y", b"#c:x:1:1", b"\xff\xfe:x
 
 
 @given(st.lists(st.tuples(_NAME, _ID, _ID, _JUNK)))
-def test_users_are_found_between_any_garbage(entries: list[tuple[str, int, int, bytes]]) -> None:
+def test_users_are_found_among_garbage(entries: list[tuple[str, int, int, bytes]]) -> None:
     lines = [line for name, uid, gid, junk in entries for line in (junk, f"{name}:x:{uid}:{gid}::/:".encode())]
 
     found = accounts_from_files(passwd=b"\n".join(lines), group=b"")
@@ -154,7 +154,7 @@ def test_users_are_found_between_any_garbage(entries: list[tuple[str, int, int, 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 @example(b"", b"a:x:1:b,c\n")
-def test_there_are_no_more_names_than_are_counted(passwd: bytes, group: bytes) -> None:
+def test_the_upper_bound_of_names_holds(passwd: bytes, group: bytes) -> None:
     found = accounts_from_files(passwd=passwd, group=group)
 
     assert len(found.users) <= names_in(passwd)

@@ -39,7 +39,7 @@ DIGEST = "sha256:" + HEX
         (f"registry.example/{'a' * 255}", f"registry.example/{'a' * 255}:latest", f"registry.example/{'a' * 255}"),
     ],
 )
-def test_forms(text: str, canonical: str, familiar: str) -> None:
+def test_references_are_parsed_in_every_form(text: str, canonical: str, familiar: str) -> None:
     assert references.canonical(text) == canonical
     assert references.familiar(text) == familiar
 
@@ -73,7 +73,7 @@ def test_forms(text: str, canonical: str, familiar: str) -> None:
         ("registry.example/" + "a" * 256, "more than 255"),
     ],
 )
-def test_refused(text: str, words: str) -> None:
+def test_malformed_references_are_refused(text: str, words: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         references.parse(text)
     assert words in str(caught.value)
@@ -91,7 +91,7 @@ def test_refused(text: str, words: str) -> None:
         (f"busybox@{DIGEST}", None),
     ],
 )
-def test_image_id(text: str, expected: str | None) -> None:
+def test_image_ids_are_recognised(text: str, expected: str | None) -> None:
     assert references.image_id(text) == expected
 
 
@@ -106,7 +106,7 @@ def test_image_id(text: str, expected: str | None) -> None:
         ("ABC", None),
     ],
 )
-def test_image_id_prefix(text: str, expected: str | None) -> None:
+def test_prefixes_of_image_ids_are_recognised(text: str, expected: str | None) -> None:
     assert references.image_id_prefix(text) == expected
 
 
@@ -150,7 +150,7 @@ def test_the_canonical_form_is_stable(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         spelled = references.canonical(text)
     except InvalidArgument:
@@ -165,6 +165,6 @@ def test_a_reference_of_1025_characters_is_too_long() -> None:
         references.parse("a" * (1025 - len(tail)) + tail)
 
 
-def test_a_reference_of_any_length_is_refused_in_few_words() -> None:
+def test_the_refusal_of_a_long_reference_is_short() -> None:
     with pytest.raises(InvalidArgument, match=r"image reference 'a-a-.*'\.\.\. has 60000001 characters, at most 1024"):
         references.parse("a-" * 30_000_000 + "a")

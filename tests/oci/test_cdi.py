@@ -36,7 +36,7 @@ def looked(directory: Path, *names: str) -> Found:
 
 
 @pytest.mark.parametrize("name", ["gpu.json", "gpu.yaml", "gpu.yml"])
-def test_a_device_is_found_and_what_it_changes(tmp_path: Path, name: str) -> None:
+def test_a_device_and_its_edits_are_found(tmp_path: Path, name: str) -> None:
     write(tmp_path, name, devices=[device("1"), device("0", **EDITS)])
 
     found = looked(tmp_path)
@@ -51,13 +51,13 @@ def test_a_device_is_found_and_what_it_changes(tmp_path: Path, name: str) -> Non
     assert found.groups == [44]
 
 
-def test_what_all_devices_of_a_kind_change_is_made_once(tmp_path: Path) -> None:
+def test_edits_of_a_kind_are_applied_once(tmp_path: Path) -> None:
     devices = [device("0", env=["A=0"]), device("1", env=["B=1"])]
     write(tmp_path, devices=devices, containerEdits={"env": ["ALL=1"]})
     assert looked(tmp_path, f"{KIND}=0", f"{KIND}=1", f"{KIND}=0").env == [("ALL", "1"), ("A", "0"), ("B", "1")]
 
 
-def test_numbers_that_are_missing_are_those_of_the_file(tmp_path: Path) -> None:
+def test_missing_device_numbers_come_from_the_host_device(tmp_path: Path) -> None:
     write(tmp_path, devices=[device(deviceNodes=[{"path": "/dev/mine", "hostPath": "/dev/null"}])])
     null = Path("/dev/null").stat().st_rdev
     assert looked(tmp_path).devices == [
@@ -72,7 +72,7 @@ def test_the_last_directory_wins(tmp_path: Path) -> None:
     assert found.env == [("FROM", "second")]
 
 
-def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
+def test_an_unknown_device_is_refused_by_name(tmp_path: Path) -> None:
     write(tmp_path, devices=[device("1")])
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(
@@ -89,20 +89,20 @@ def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
         ({"env": [1]}, "Expected `str`"),
     ],
 )
-def test_what_cannot_be_done_is_named(tmp_path: Path, edits: dict[str, Any], reason: str) -> None:
+def test_an_unsupported_edit_is_refused_by_name(tmp_path: Path, edits: dict[str, Any], reason: str) -> None:
     write(tmp_path, devices=[device(**edits)])
     with pytest.raises(FailedPrecondition, match=f"CDI device {KIND}=0: {tmp_path}/gpu.json: .*{reason}"):
         looked(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "- a", "a: b", "{", "kind: !!timestamp x"])
-def test_what_is_no_specification_is_passed_over(tmp_path: Path, content: str) -> None:
+def test_a_malformed_specification_is_skipped(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.yaml").write_text(content)
     write(tmp_path, devices=[device(env=["A=1"])])
     assert looked(tmp_path).env == [("A", "1")]
 
 
-def test_a_file_that_is_too_large_is_passed_over(tmp_path: Path) -> None:
+def test_a_file_that_is_too_large_is_skipped(tmp_path: Path) -> None:
     path = write(tmp_path, devices=[device()])
     path.write_text(path.read_text().ljust(FILE_LIMIT))
     looked(tmp_path)
@@ -111,7 +111,7 @@ def test_a_file_that_is_too_large_is_passed_over(tmp_path: Path) -> None:
         looked(tmp_path)
 
 
-def test_no_more_files_are_read_than_so_many(tmp_path: Path) -> None:
+def test_the_number_of_files_is_limited(tmp_path: Path) -> None:
     for number in range(FILES_LIMIT):
         write(tmp_path, f"{number:05}.json")
     write(tmp_path, "last.json", devices=[device()])

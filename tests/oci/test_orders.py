@@ -13,7 +13,7 @@ def order(container: str) -> Order:
     return Order(container, UserNamespace(uid=1, uids=1, gid=1, gids=1, pause=""), "/var/lib/docker")
 
 
-def test_order_is_private_and_goes_with_its_container(tmp_path: Path) -> None:
+def test_an_order_is_private_and_deleted_with_its_container(tmp_path: Path) -> None:
     directory = tmp_path / "oci"
     orders.put(directory, order("a"))
 
@@ -23,7 +23,7 @@ def test_order_is_private_and_goes_with_its_container(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_orders_of_removed_containers_are_swept(tmp_path: Path) -> None:
+def test_orders_of_removed_containers_are_deleted(tmp_path: Path) -> None:
     for container in ("a", "b"):
         orders.put(tmp_path, order(container))
 
@@ -32,7 +32,7 @@ def test_orders_of_removed_containers_are_swept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_order_that_is_just_being_made_is_kept(tmp_path: Path) -> None:
+def test_a_new_order_is_kept(tmp_path: Path) -> None:
     orders.put(tmp_path, order("a"))
 
     orders.keep_only(tmp_path, set(), before=LATER - 7200)
@@ -40,6 +40,6 @@ def test_order_that_is_just_being_made_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_no_directory_is_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_orders(tmp_path: Path) -> None:
     orders.keep_only(tmp_path / "none", set(), before=LATER)
     orders.delete(tmp_path / "none", "a")

@@ -199,7 +199,7 @@ def test_a_pod_is_attached_before_runc_has_a_state(rt: Runtime, engine: RuncEngi
         ),
     ],
 )
-def test_a_namespace_that_others_still_change_is_not_attached(
+def test_add_waits_if_runc_still_changes_the_namespace(
     rt: Runtime, engine: RuncEngine, fakes: FakePlugins, api: tuple[int, int], linux: dict[str, Any]
 ) -> None:
     engine.version = api
@@ -224,9 +224,7 @@ def network(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("network", [conflist_with(sysctl={"net.ipv4.ping_group_range": "0 1"})], indirect=True)
-def test_a_network_whose_plugins_set_sysctls_has_the_last_word(
-    rt: Runtime, engine: RuncEngine, fakes: FakePlugins
-) -> None:
+def test_add_waits_if_plugins_set_sysctls(rt: Runtime, engine: RuncEngine, fakes: FakePlugins) -> None:
     engine.version = (1, 48)
     engine.writes_state = False
     seen: list[str] = []
@@ -247,7 +245,7 @@ def test_lo_is_up_when_add_begins(rt: Runtime, engine: RuncEngine, fakes: FakePl
     assert " lo" in (tmp_path / "addresses").read_text()
 
 
-def test_a_start_that_fails_is_undone_when_add_has_ended(
+def test_a_failed_start_is_undone_after_add(
     rt: Runtime, engine: RuncEngine, fakes: FakePlugins, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -264,7 +262,7 @@ def test_a_start_that_fails_is_undone_when_add_has_ended(
     check_nothing_left(rt, engine)
 
 
-def test_the_pause_that_runs_must_be_the_one_that_was_attached(
+def test_the_running_pause_must_be_the_attached_process(
     rt: Runtime, engine: RuncEngine, fakes: FakePlugins, processes: Processes
 ) -> None:
     engine.before_answer = lambda: wait_until(lambda: verbs(fakes) == ["ADD"])
@@ -275,7 +273,7 @@ def test_the_pause_that_runs_must_be_the_one_that_was_attached(
     check_nothing_left(rt, engine)
 
 
-def test_a_process_of_another_group_is_not_attached(
+def test_a_process_in_another_cgroup_is_not_attached(
     rt: Runtime, engine: RuncEngine, fakes: FakePlugins, processes: Processes
 ) -> None:
     engine.named = lambda _: processes.start()
@@ -284,7 +282,7 @@ def test_a_process_of_another_group_is_not_attached(
     assert Path(call.environment["CNI_NETNS"]).stat().st_ino == namespace(engine.containers[sandbox].pid)
 
 
-def test_nothing_is_attached_before_it_is_written_down(rt: Runtime, engine: RuncEngine, fakes: FakePlugins) -> None:
+def test_add_waits_for_the_checkpoint(rt: Runtime, engine: RuncEngine, fakes: FakePlugins) -> None:
     (rt.config.root_directory / "sandboxes").rmdir()
     (rt.config.root_directory / "sandboxes").write_text("no directory")
     with pytest.raises(ShimError, match="sandboxes"):

@@ -100,7 +100,9 @@ def known_to_checkpoints(rt: Runtime, container_id: str, **network: Any) -> None
     )
 
 
-def test_an_attachment_without_a_pod_is_released_as_it_was_made(node: Runtime, fakes: FakePlugins) -> None:
+def test_an_attachment_without_a_pod_is_released_with_its_recorded_parameters(
+    node: Runtime, fakes: FakePlugins
+) -> None:
     attached(node)
 
     collect_networks(node)
@@ -115,7 +117,7 @@ def test_an_attachment_without_a_pod_is_released_as_it_was_made(node: Runtime, f
     assert not kept(node, GONE)
 
 
-def test_one_whose_add_never_ended_is_released(node: Runtime, fakes: FakePlugins) -> None:
+def test_an_attachment_with_an_unfinished_add_is_released(node: Runtime, fakes: FakePlugins) -> None:
     attached(node, result=None)
 
     collect_networks(node)
@@ -124,7 +126,7 @@ def test_one_whose_add_never_ended_is_released(node: Runtime, fakes: FakePlugins
     assert not kept(node, GONE)
 
 
-def test_its_namespace_is_unpinned_and_no_other(node: Runtime, fakes: FakePlugins, pins: Path) -> None:
+def test_only_the_namespace_of_the_orphan_is_unpinned(node: Runtime, fakes: FakePlugins, pins: Path) -> None:
     attached(node)
     ours = pinned(node, f"cri-{GONE}")
     others = [pinned(node, name) for name in (f"cri-{OTHER}", f"cni-{GONE[:32]}", "netns-podman")]
@@ -145,7 +147,7 @@ def test_its_namespace_is_unpinned_and_no_other(node: Runtime, fakes: FakePlugin
     ],
     ids=["another runtime", "a server of another Engine", "no container of Docker"],
 )
-def test_attachments_of_others_stay(node: Runtime, fakes: FakePlugins, changes: dict[str, Any]) -> None:
+def test_attachments_of_other_runtimes_stay(node: Runtime, fakes: FakePlugins, changes: dict[str, Any]) -> None:
     other = attached(node, **{"container_id": OTHER, **changes})
 
     collect_networks(node)
@@ -164,7 +166,7 @@ def test_an_entry_that_was_copied_to_another_name_stays(node: Runtime, fakes: Fa
     assert fakes.calls == []
 
 
-def test_one_with_a_foreign_namespace_is_not_touched(node: Runtime, fakes: FakePlugins) -> None:
+def test_an_attachment_with_a_foreign_namespace_stays(node: Runtime, fakes: FakePlugins) -> None:
     attached(node, netns="/run/netns/cni-1234")
 
     collect_networks(node)
@@ -173,7 +175,7 @@ def test_one_with_a_foreign_namespace_is_not_touched(node: Runtime, fakes: FakeP
     assert kept(node, GONE)
 
 
-def test_pods_stay_also_those_with_a_checkpoint_alone(node: Runtime, fakes: FakePlugins) -> None:
+def test_pods_with_only_a_checkpoint_stay(node: Runtime, fakes: FakePlugins) -> None:
     sandbox = ready_pod(node)
     attached(node, sandbox)
     known_to_checkpoints(node, ALIVE)
@@ -196,9 +198,7 @@ def test_a_container_that_only_docker_knows_stays(node: Runtime, engine: FakeEng
     assert fakes.calls == []
 
 
-def test_a_sandbox_that_is_being_made_is_left_alone(
-    node: Runtime, fakes: FakePlugins, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sandbox_being_created_stays(node: Runtime, fakes: FakePlugins, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "LOCK_SECONDS", 0.01)
     attached(node)
     with node.locks.sandbox("k8s_POD_web_default_uid-web_0"):
@@ -210,7 +210,7 @@ def test_a_sandbox_that_is_being_made_is_left_alone(
     assert [call.verb for call in fakes.calls] == ["DEL"]
 
 
-def test_nothing_is_done_while_it_is_not_known_which_pods_there_are(node: Runtime, fakes: FakePlugins) -> None:
+def test_nothing_is_released_while_the_pods_are_unknown(node: Runtime, fakes: FakePlugins) -> None:
     attached(node)
     node.view.disconnect("docker is away")
 
@@ -220,7 +220,7 @@ def test_nothing_is_done_while_it_is_not_known_which_pods_there_are(node: Runtim
     assert fakes.calls == []
 
 
-def test_one_that_cannot_be_released_keeps_no_other_and_is_tried_again(node: Runtime, fakes: FakePlugins) -> None:
+def test_a_failed_release_delays_no_other_and_is_tried_again(node: Runtime, fakes: FakePlugins) -> None:
     attached(node)
     attached(node, OTHER)
     fakes.write("bridge", f'[ "$CNI_CONTAINERID" = {GONE} ] && exit 1; exit 0')
@@ -243,7 +243,7 @@ def gc_of(fakes: FakePlugins) -> list[dict[str, str]]:
     return list(stay)
 
 
-def test_gc_gets_exactly_the_attachments_that_are_there(node: Runtime, fakes: FakePlugins) -> None:
+def test_gc_gets_exactly_the_existing_attachments(node: Runtime, fakes: FakePlugins) -> None:
     known_to_checkpoints(node, ALIVE)
     known_to_checkpoints(node, OTHER, released=True)
     attached(node, ALIVE)
@@ -255,7 +255,7 @@ def test_gc_gets_exactly_the_attachments_that_are_there(node: Runtime, fakes: Fa
     assert gc_of(fakes) == [{"containerID": ALIVE, "ifname": "eth0"}]
 
 
-def test_gc_keeps_what_other_runtimes_have_on_a_network_of_that_name(
+def test_gc_keeps_attachments_of_other_runtimes_on_the_same_network(
     node: Runtime, fakes: FakePlugins, tmp_path: Path
 ) -> None:
     leases = tmp_path / "leases"
@@ -279,7 +279,7 @@ def test_gc_keeps_what_other_runtimes_have_on_a_network_of_that_name(
     ]
 
 
-def test_a_plugin_without_gc_is_no_failure_of_the_others(node: Runtime, fakes: FakePlugins) -> None:
+def test_a_failed_gc_does_not_affect_other_networks(node: Runtime, fakes: FakePlugins) -> None:
     known_to_checkpoints(node, ALIVE)
     fakes.write("bridge", """echo '{"code": 4, "msg": "unknown CNI_COMMAND: GC"}'; exit 1""")
 

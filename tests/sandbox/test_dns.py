@@ -14,7 +14,7 @@ def test_every_setting_has_its_line() -> None:
     assert resolv_conf(pb.DNSConfig(servers=["1.1.1.1"])) == b"nameserver 1.1.1.1\n"
 
 
-def test_without_settings_the_host_decides(tmp_path: Path) -> None:
+def test_without_settings_the_hosts_file_is_copied(tmp_path: Path) -> None:
     host = tmp_path / "host"
     assert resolv_conf(None, host=host) == b""
     host.write_text("nameserver 9.9.9.9\n")
@@ -22,7 +22,7 @@ def test_without_settings_the_host_decides(tmp_path: Path) -> None:
     assert resolv_conf(pb.DNSConfig(), host=host) == b"nameserver 9.9.9.9\n"
 
 
-def test_the_hosts_file_may_be_in_any_encoding(tmp_path: Path) -> None:
+def test_the_hosts_file_may_have_any_encoding(tmp_path: Path) -> None:
     host, path = tmp_path / "host", tmp_path / "resolv.conf"
     host.write_bytes(b"# B\xfcro\r\nnameserver 9.9.9.9\r\n")
 
@@ -46,7 +46,7 @@ def test_a_rewrite_keeps_the_inode_that_containers_have_mounted(tmp_path: Path) 
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_what_a_pod_has_made_of_its_file_is_not_read_but_replaced(tmp_path: Path) -> None:
+def test_a_file_modified_by_a_pod_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "resolv.conf"
     content = b"nameserver 1.1.1.1\n"
     write_resolv_conf(path, content)
@@ -58,7 +58,7 @@ def test_what_a_pod_has_made_of_its_file_is_not_read_but_replaced(tmp_path: Path
     assert (path.read_bytes(), path.stat().st_ino) == (content, inode)
 
 
-def test_removal_accepts_that_there_is_nothing(tmp_path: Path) -> None:
+def test_removing_a_missing_file_succeeds(tmp_path: Path) -> None:
     path = tmp_path / "resolv.conf"
     remove_resolv_conf(path)
     path.write_text("")
@@ -66,7 +66,7 @@ def test_removal_accepts_that_there_is_nothing(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_of_the_host_without_end(tmp_path: Path) -> None:
+def test_the_size_of_the_hosts_file_is_limited(tmp_path: Path) -> None:
     host = tmp_path / "host"
     host.write_bytes(b"#" * (RESOLV_CONF_LIMIT + 1))
     with pytest.raises(ShimError, match=f"read {host} for a pod without DNS settings: more than 1048576 bytes"):

@@ -24,7 +24,7 @@ NOT_READY = pb.PodSandboxStateValue(state=pb.SANDBOX_NOTREADY)
         ({"state": READY, "label_selector": {"app": "b"}}, set()),
     ],
 )
-def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
+def test_lists_are_filtered(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
     ready_pod(rt, "a")
     dead = ready_pod(rt, "b")
     engine.exit_container(dead)
@@ -33,7 +33,7 @@ def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine
     assert {sandbox.metadata.name for sandbox in found} == expected
 
 
-def test_an_id_or_the_beginning_of_one(rt: Runtime) -> None:
+def test_ids_may_be_prefixes(rt: Runtime) -> None:
     sandbox = ready_pod(rt, "a")
     ready_pod(rt, "b")
     for wanted in (sandbox, sandbox[:16]):
@@ -41,7 +41,7 @@ def test_an_id_or_the_beginning_of_one(rt: Runtime) -> None:
         assert found.id == sandbox
 
 
-def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
+def test_a_row_has_the_requested_configuration(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     (row,) = list_pod_sandbox(rt, filter=pb.PodSandboxFilter())
     assert row.metadata == pb.PodSandboxMetadata(name="web", uid="uid-web", namespace="default")
@@ -50,7 +50,7 @@ def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
     assert row.created_at == rt.view.sandbox(sandbox).state.created_at
 
 
-def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:
+def test_an_ambiguous_prefix_is_an_error_and_an_unknown_id_matches_nothing(rt: Runtime) -> None:
     sandboxes = [ready_pod(rt, str(number)) for number in range(17)]  # two of them begin with the same digit
     first = next(s[0] for s in sandboxes if sum(other[0] == s[0] for other in sandboxes) > 1)
     with pytest.raises(InvalidArgument, match=f"'{first}' fits "):

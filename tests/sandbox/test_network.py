@@ -8,7 +8,7 @@ from shim.sandbox.network import asked_disable_ipv6
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, INTENT, RELEASED
 
 
-def test_the_addresses_are_those_of_the_result() -> None:
+def test_addresses_come_from_the_cni_result() -> None:
     assert addresses(None) == addresses(BEFORE_ADD) == addresses(RELEASED) == []
     assert addresses(replace(CONNECTED, network=replace(INTENT, result={"ips": [{"address": "10.1.0.7/24"}]}))) == [
         "10.1.0.7"
@@ -20,7 +20,7 @@ def test_the_addresses_are_those_of_the_result() -> None:
     [{"ips": [{"address": "10.1.0.7/24", "interface": 2}]}, {"ips": [{"address": "10.1.0.7"}], "routes": [{}]}],
     ids=["an interface that is not there", "a route to nowhere"],
 )
-def test_a_result_that_cannot_be_read_has_none(result: dict[str, Any]) -> None:
+def test_an_unreadable_result_has_no_addresses(result: dict[str, Any]) -> None:
     assert addresses(replace(CONNECTED, network=replace(INTENT, result=result))) == []
 
 
@@ -34,5 +34,5 @@ def test_a_result_that_cannot_be_read_has_none(result: dict[str, Any]) -> None:
         ({"net.ipv6.conf.lo.forwarding": "1", "net.ipv6.conf.a.b.disable_ipv6": "1"}, {}),
     ],
 )
-def test_a_pod_may_ask_for_no_ipv6(sysctls: dict[str, str], asked: dict[str, str]) -> None:
+def test_a_pod_may_disable_ipv6(sysctls: dict[str, str], asked: dict[str, str]) -> None:
     assert asked_disable_ipv6(sysctls) == asked

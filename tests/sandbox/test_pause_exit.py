@@ -40,7 +40,7 @@ def waiting(rt: Runtime) -> object:
     return next((row["waiting"] for row in rt.locks.rows() if row["lock"] == "pause exit"), None)
 
 
-def test_two_do_not_end_at_the_same_time_on_an_old_engine(rt: Runtime, engine: FakeEngine) -> None:
+def test_pause_containers_end_in_turn_on_an_old_engine(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
@@ -61,7 +61,7 @@ def test_two_do_not_end_at_the_same_time_on_an_old_engine(rt: Runtime, engine: F
     assert sandbox not in engine.containers
 
 
-def test_two_end_at_the_same_time_on_others(rt: Runtime, engine: FakeEngine) -> None:
+def test_pause_containers_end_in_parallel_on_newer_engines(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = WORKS
     sandbox = ready_pod(rt)
     with ending_elsewhere(rt, engine), deadline.bound(10):
@@ -69,7 +69,9 @@ def test_two_end_at_the_same_time_on_others(rt: Runtime, engine: FakeEngine) -> 
         assert not engine.containers[sandbox].running
 
 
-def test_one_that_hangs_is_not_waited_for(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_container_that_hangs_does_not_block_others(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine.version = DEADLOCKS
     monkeypatch.setattr(runtime, "PAUSE_EXIT_SECONDS", 0.05)
     rt = replace(rt, locks=Locks())
@@ -79,7 +81,7 @@ def test_one_that_hangs_is_not_waited_for(rt: Runtime, engine: FakeEngine, monke
         assert not engine.containers[sandbox].running
 
 
-def test_one_that_docker_may_be_starting_is_killed_too(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pause_container_that_docker_may_be_starting_is_killed(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     sandbox = ready_pod(rt)
     engine.containers[sandbox].status = "created"
@@ -90,7 +92,7 @@ def test_one_that_docker_may_be_starting_is_killed_too(rt: Runtime, engine: Fake
     assert engine.calls_of("kill_container") == [sandbox]
 
 
-def test_that_of_a_failed_pod_does_not_end_beside_another(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_pause_container_of_a_failed_pod_ends_in_turn(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     failures: list[ShimError] = []
 
@@ -110,7 +112,7 @@ def test_that_of_a_failed_pod_does_not_end_beside_another(rt: Runtime, engine: F
     assert len(engine.calls_of("remove_container")) == 1
 
 
-def test_that_of_a_failed_pod_is_removed_though_docker_kills_nothing(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_pause_container_of_a_failed_pod_is_removed_even_if_the_kill_fails(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     engine.fail_next("start_container", ShimError("the disk is on fire"))
     engine.fail_next("kill_container", ShimError("out of order"))

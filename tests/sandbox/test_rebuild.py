@@ -100,7 +100,7 @@ def test_a_checkpoint_of_an_earlier_server_is_read(
 
 @NETWORKS
 @pytest.mark.parametrize(("form", "aside"), SET_ASIDE.values(), ids=SET_ASIDE)
-def test_a_checkpoint_that_this_server_does_not_know_is_kept_and_its_pod_goes_on(
+def test_a_checkpoint_of_a_newer_version_is_kept_and_its_pod_stays_ready(
     rt: Runtime, engine: FakeEngine, form: Form, aside: str, network: pb.NamespaceMode, ip: str
 ) -> None:
     sandbox = pod_on(rt, engine, network)
@@ -115,7 +115,7 @@ def test_a_checkpoint_that_this_server_does_not_know_is_kept_and_its_pod_goes_on
 
 
 @NETWORKS
-def test_a_checkpoint_of_a_newer_server_is_used_again_by_that(
+def test_a_newer_server_uses_its_kept_checkpoint_again(
     rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode, ip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = pod_on(rt, engine, network)
@@ -153,7 +153,7 @@ def test_a_pod_whose_stop_has_begun_is_not_ready_again_with_a_newer_server(
     assert list((checkpoint_path(rt, sandbox).parent / "newer").iterdir()) == []
 
 
-def test_without_any_record_of_its_network_a_pod_is_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_without_any_network_record_is_not_ready(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = pod_on(rt, engine, pb.POD)
     checkpoint_path(rt, sandbox).unlink()
     for path in (rt.config.cni_cache_dir / "results").iterdir():
@@ -170,7 +170,7 @@ def test_a_pause_container_that_has_ended_gets_no_checkpoint(rt: Runtime, engine
     assert restarted(rt).checkpoints.all() == []
 
 
-def test_a_pod_goes_on_in_a_state_directory_that_was_cleared(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_stays_ready_after_its_state_directory_was_cleared(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = pod_on(rt, engine, pb.NODE)
     container = created(rt, sandbox)
     shutil.rmtree(rt.config.root_directory)
@@ -180,7 +180,7 @@ def test_a_pod_goes_on_in_a_state_directory_that_was_cleared(rt: Runtime, engine
     assert [path.read_bytes() for path in pod.resolv_conf_directory(rt).iterdir()] == [dns.resolv_conf(None)]
 
 
-def test_a_pod_in_the_middle_of_its_add_is_not_ready_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_during_its_add_is_not_ready_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = pod_on(rt, engine, pb.POD)
     owner = Owner(docker="/run/docker.sock", sandbox="k8s_POD_web_default_uid-web_0")
     attachment = Attachment(
@@ -195,7 +195,7 @@ def test_a_pod_in_the_middle_of_its_add_is_not_ready_without_its_checkpoint(rt: 
     assert rt.checkpoints.get(sandbox) is not None
 
 
-def test_a_pod_with_loopback_alone_goes_on_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_with_only_loopback_stays_ready_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = pod_on(rt, engine, pb.POD)
     shutil.rmtree(rt.config.cni_cache_dir)
     checkpoint_path(rt, sandbox).unlink()

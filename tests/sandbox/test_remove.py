@@ -8,11 +8,11 @@ from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
 
 
-def test_an_unknown_sandbox_is_removed_already(rt: Runtime) -> None:
+def test_removing_an_unknown_sandbox_succeeds(rt: Runtime) -> None:
     remove_pod_sandbox(rt, sandbox_id="f" * 64)
 
 
-def test_a_running_pod_goes_with_all_its_containers(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_running_pod_is_removed_with_all_its_containers(rt: Runtime, engine: FakeEngine) -> None:
     sandbox, other = ready_pod(rt), ready_pod(rt, "other")
     running(rt, sandbox, "a")
     created(rt, sandbox, "b")
@@ -24,7 +24,7 @@ def test_a_running_pod_goes_with_all_its_containers(rt: Runtime, engine: FakeEng
     remove_pod_sandbox(rt, sandbox_id=sandbox)
 
 
-def test_the_checkpoint_goes_last(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_checkpoint_is_deleted_last(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     engine.fail_next("remove_container", ShimError("busy"))
     with pytest.raises(ShimError, match="busy"):
@@ -34,7 +34,7 @@ def test_the_checkpoint_goes_last(rt: Runtime, engine: FakeEngine) -> None:
     assert rt.checkpoints.get(sandbox) is None
 
 
-def test_what_is_left_of_a_pod_removed_by_hand_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_rest_of_a_pod_removed_by_hand_is_removed(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     engine.remove_container(sandbox)
     rt.view.refresh_container(sandbox)

@@ -34,7 +34,7 @@ def test_a_sandbox_is_ready_and_known_when_run_returns(rt: Runtime, engine: Fake
     assert checkpoint.network is None
 
 
-def test_a_second_try_gets_the_sandbox_of_the_first(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_repeated_run_returns_the_existing_sandbox(rt: Runtime, engine: FakeEngine) -> None:
     assert ready_pod(rt) == ready_pod(rt)
     assert len(engine.containers) == 1
 
@@ -50,7 +50,7 @@ def test_an_unfinished_sandbox_is_replaced(rt: Runtime, engine: FakeEngine) -> N
 
 
 @pytest.mark.parametrize("step", ["create_container", "start_container"])
-def test_a_step_that_fails_leaves_nothing(step: str, rt: Runtime, engine: FakeEngine) -> None:
+def test_a_failed_step_leaves_nothing_behind(step: str, rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next(step, ShimError("the disk is on fire"))
     with pytest.raises(ShimError, match="on fire"):
         ready_pod(rt)
@@ -60,7 +60,7 @@ def test_a_step_that_fails_leaves_nothing(step: str, rt: Runtime, engine: FakeEn
     assert pod.is_ready(rt, rt.view.sandbox(ready_pod(rt)))
 
 
-def test_what_cannot_be_undone_stays_listed_until_it_can(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_sandbox_that_cannot_be_undone_stays_listed(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("start_container", ShimError("no space"))
     engine.fail_next("remove_container", ShimError("busy"))
     with pytest.raises(ShimError, match="no space") as caught:
@@ -73,7 +73,7 @@ def test_what_cannot_be_undone_stays_listed_until_it_can(rt: Runtime, engine: Fa
     assert left not in engine.containers
 
 
-def test_the_resolv_conf_goes_with_a_sandbox_that_vanishes(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_resolv_conf_is_removed_with_a_sandbox_that_vanishes(rt: Runtime, engine: FakeEngine) -> None:
     deferred = DeferredChecks(pause_seconds=0.01)
     rt = replace(rt, deferred_checks=deferred)
     files = rt.config.root_directory / "resolv-conf"
@@ -96,18 +96,18 @@ def test_a_pod_with_a_network_needs_a_cni_configuration(rt: Runtime, engine: Fak
     assert engine.containers == {}
 
 
-def test_an_unknown_runtime_handler_names_those_there_are(rt: Runtime) -> None:
+def test_an_unknown_runtime_handler_is_refused_with_the_known_handlers(rt: Runtime) -> None:
     with pytest.raises(InvalidArgument, match=r"no runtime 'kata'; it has runc"):
         run_pod_sandbox(rt, config=pod_config(), runtime_handler="kata")
 
 
 @pytest.mark.parametrize("handler", ["", "docker", "runc"])
-def test_known_runtime_handlers(handler: str, rt: Runtime) -> None:
+def test_known_runtime_handlers_select_the_oci_runtime(handler: str, rt: Runtime) -> None:
     sandbox = run_pod_sandbox(rt, config=pod_config(), runtime_handler=handler)
     assert rt.view.sandbox(sandbox).runtime_handler == handler
 
 
-def test_a_dead_holder_of_the_name_gives_way(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_stopped_holder_of_the_name_is_removed(rt: Runtime, engine: FakeEngine) -> None:
     name = "k8s_POD_web_default_uid-web_0"
     image = engine.images[0].id
     holder = engine.create_container(name=name, body={"Image": image, "Labels": {TYPE: TYPE_SANDBOX}})
@@ -116,7 +116,7 @@ def test_a_dead_holder_of_the_name_gives_way(rt: Runtime, engine: FakeEngine) ->
     assert rt.view.sandbox(sandbox).name == name
 
 
-def test_what_a_person_has_given_that_name_is_left_alone(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_users_container_of_that_name_is_left_alone(rt: Runtime, engine: FakeEngine) -> None:
     name = "k8s_POD_web_default_uid-web_0"
     holder = engine.create_container(name=name, body={"Image": engine.images[0].id})
     sandbox = ready_pod(rt)
@@ -139,7 +139,7 @@ def test_a_pod_that_asks_for_no_user_costs_no_inspection(rt: Runtime, engine: Fa
     assert [method for method, _ in engine.calls].count("create_container") == 1
 
 
-def test_pause_runs_as_whom_the_pod_asks_for(rt: Runtime, engine: FakeEngine) -> None:
+def test_pause_runs_as_the_requested_user(rt: Runtime, engine: FakeEngine) -> None:
     context = pb.LinuxSandboxSecurityContext(
         run_as_user=pb.Int64Value(value=1000),
         supplemental_groups=[7],
@@ -152,7 +152,7 @@ def test_pause_runs_as_whom_the_pod_asks_for(rt: Runtime, engine: FakeEngine) ->
     assert list(engine.containers) == [sandbox]
 
 
-def test_a_pod_that_selinux_confines_may_read_its_resolv_conf(
+def test_the_resolv_conf_of_a_confined_pod_is_labelled(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_root()

@@ -18,7 +18,7 @@ from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
 
 
-def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime) -> None:
+def test_the_status_agrees_with_the_list_and_has_the_containers(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
     answer = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False)
@@ -33,7 +33,7 @@ def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime)
     assert dict(answer.info) == {}
 
 
-def test_the_containers_come_newest_first(rt: Runtime, engine: FakeEngine) -> None:
+def test_containers_are_sorted_newest_first(rt: Runtime, engine: FakeEngine) -> None:
     """A kubelet with EventedPLEG takes the first of each name for the present one, and starts it again if it ended."""
     sandbox = ready_pod(rt)
     made = []
@@ -56,7 +56,7 @@ def test_verbose_has_the_pid(rt: Runtime) -> None:
     assert info["pid"] == rt.view.sandbox(sandbox).state.pid
 
 
-def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: Runtime) -> None:
+def test_an_unreadable_cni_result_hides_only_the_address(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     checkpoint = rt.checkpoints.get(sandbox)
     assert checkpoint is not None
@@ -68,7 +68,7 @@ def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: R
 
 
 @pytest.mark.parametrize(("network_mode", "reported"), [("bridge", False), ("host", True)])
-def test_the_network_of_a_pod_of_another_shim_is_left_out_where_nothing_is_known_of_it(
+def test_the_unknown_network_of_a_cri_dockerd_pod_is_left_out(
     rt: Runtime, engine: FakeEngine, network_mode: str, *, reported: bool
 ) -> None:
     """Given an empty address, a kubelet takes the pod for broken and ends it."""
@@ -86,14 +86,14 @@ def test_the_network_of_a_pod_of_another_shim_is_left_out_where_nothing_is_known
     assert status.HasField("network") == reported
 
 
-def test_an_unknown_sandbox(rt: Runtime) -> None:
+def test_the_status_of_an_unknown_sandbox_is_not_found(rt: Runtime) -> None:
     with pytest.raises(NotFound, match="f" * 64):
         pod_sandbox_status(rt, sandbox_id="f" * 64, verbose=False)
     with pytest.raises(InvalidArgument):
         pod_sandbox_status(rt, sandbox_id="", verbose=False)
 
 
-def test_verbose_has_the_resources_of_the_pod_of_the_last_update(rt: Runtime) -> None:
+def test_verbose_has_the_resources_of_the_last_update(rt: Runtime) -> None:
     context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))
     first, second = pb.LinuxContainerResources(cpu_shares=7), pb.LinuxContainerResources(cpu_shares=9)
     sandbox = ready_pod(rt, linux=pb.LinuxPodSandboxConfig(security_context=context, overhead=first, resources=first))

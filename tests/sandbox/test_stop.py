@@ -22,7 +22,7 @@ from tests.pods import created, ready_pod, running
 
 
 @pytest.mark.parametrize("sandbox_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b", "no such"])
-def test_an_unknown_sandbox_is_stopped_already(sandbox_id: str, rt: Runtime) -> None:
+def test_stopping_an_unknown_sandbox_succeeds(sandbox_id: str, rt: Runtime) -> None:
     stop_pod_sandbox(rt, sandbox_id=sandbox_id)
 
 
@@ -73,7 +73,7 @@ def test_everything_in_the_pod_ends(rt: Runtime) -> None:
     stop_pod_sandbox(rt, sandbox_id=sandbox)
 
 
-def test_one_container_that_does_not_die_does_not_save_the_others(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_that_does_not_end_does_not_save_the_others(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     containers = [running(rt, sandbox, name) for name in "abc"]
     engine.fail_next("kill_container", ShimError("it is in state D"))
@@ -125,9 +125,7 @@ def legacy_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
     return sandbox
 
 
-def test_del_does_not_work_in_the_namespace_of_who_has_the_pid_of_pause_now(
-    rt: Runtime, engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_del_does_not_run_in_the_namespace_of_a_reused_pid(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> None:
     need_root()
     (bin_dir,) = rt.config.cni_bin_dir
     bin_dir.mkdir()

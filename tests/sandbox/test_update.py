@@ -19,6 +19,6 @@ def test_new_resources_are_recorded(rt: Runtime) -> None:
     assert labels.sandbox_config_from_dict(checkpoint.config).linux.overhead == overhead
 
 
-def test_an_unknown_sandbox(rt: Runtime) -> None:
+def test_updating_an_unknown_sandbox_is_not_found(rt: Runtime) -> None:
     with pytest.raises(NotFound, match="f" * 64):
         update_pod_sandbox_resources(rt, request=pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="f" * 64))

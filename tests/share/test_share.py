@@ -9,7 +9,7 @@ from shim import share
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_unit_of_the_checkout_is_there() -> None:
+def test_every_unit_of_the_checkout_is_shared() -> None:
     directory = ROOT / "packaging" / "systemd"
     files = {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
@@ -17,7 +17,7 @@ def test_every_unit_of_the_checkout_is_there() -> None:
     assert {name: share.unit(name) for name in share.UNITS} | aliases == files
 
 
-def test_every_example_of_the_checkout_is_there() -> None:
+def test_every_example_of_the_checkout_is_shared() -> None:
     files = {path.stem: path.read_text() for path in (ROOT / "cni_conf_examples").glob("*.conflist")}
 
     assert {name: share.example(name) for name in share.example_names()} == files
@@ -32,7 +32,7 @@ def test_the_configuration_is_the_same_in_every_release() -> None:
     assert sha256(share.configuration().encode()).hexdigest() == CONFIGURATION
 
 
-def test_the_configuration_sets_nothing_and_says_where_to_read_on() -> None:
+def test_the_configuration_sets_nothing_and_names_its_documentation() -> None:
     text = share.configuration()
 
     assert tomllib.loads(text) == {}

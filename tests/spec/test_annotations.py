@@ -16,17 +16,17 @@ def config(config: Config) -> Config:
     return replace(config, pod_annotations=("dev.gvisor.*", "exact"), container_annotations=("*/x",))
 
 
-def test_only_what_is_named_is_passed(rt: Runtime) -> None:
+def test_only_named_annotations_are_passed(rt: Runtime) -> None:
     assert sandbox_annotations(rt, POD) == {"dev.gvisor.spec": "a", "exact": "b"}
     assert sandbox_annotations(rt, pb.PodSandboxConfig(annotations={"exact/x": "y"})) == {}
 
 
-def test_a_container_gets_the_pods_and_its_own(rt: Runtime) -> None:
+def test_a_container_gets_the_pods_annotations_and_its_own(rt: Runtime) -> None:
     own = pb.ContainerConfig(annotations={"for/x": "d", "exact": "not the pod's"})
     assert container_annotations(rt, own, pod=POD) == {"dev.gvisor.spec": "a", "exact": "b", "for/x": "d"}
 
 
-def test_an_old_engine_would_drop_them(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_old_engine_without_annotations_is_refused(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = (1, 42)
     with pytest.raises(Unsupported, match=r"'dev\.gvisor\.spec' for the OCI runtime: needs Docker Engine 24\.0"):
         sandbox_annotations(rt, POD)

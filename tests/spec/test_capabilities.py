@@ -23,26 +23,28 @@ def docker(add: list[str], drop: list[str], *, api: tuple[int, int] = (1, 44)) -
     ],
     ids=["none", "all but", "spelled", "all", "drop wins", "drop all wins"],
 )
-def test_docker_gets_what_is_meant(add: list[str], drop: list[str], expected: tuple[list[str], list[str]]) -> None:
+def test_capabilities_are_converted_for_docker(
+    add: list[str], drop: list[str], expected: tuple[list[str], list[str]]
+) -> None:
     assert docker(add, drop) == expected
 
 
 @pytest.mark.parametrize("name", ["", "NONE_SUCH", "CAP_ALL", " KILL", "CAP_CAP_KILL"])
-def test_an_unknown_name_is_refused_by_its_place(name: str) -> None:
+def test_an_unknown_capability_is_refused_with_its_index(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^f\.add_capabilities\[1\] '.*' is not a capability"):
         docker(["KILL", name], [])
     with pytest.raises(InvalidArgument, match=r"^f\.drop_capabilities\[0\]"):
         docker([], [name])
 
 
-def test_ambient_ones_are_checked_and_left_out() -> None:
+def test_ambient_capabilities_are_checked_and_left_out() -> None:
     wanted = pb.Capability(add_ambient_capabilities=["KILL"])
     assert docker_capabilities(wanted, api_version=(1, 44), field="f") == ([], [])
     with pytest.raises(InvalidArgument, match=r"f\.add_ambient_capabilities\[0\] 'X'"):
         docker_capabilities(pb.Capability(add_ambient_capabilities=["X"]), api_version=(1, 44), field="f")
 
 
-def test_an_old_engine_never_gives_young_ones() -> None:
+def test_an_old_engine_refuses_newer_capabilities() -> None:
     assert docker([], ["BPF", "KILL"], api=(1, 41)) == ([], ["KILL"])
     with pytest.raises(Unsupported, match=r"f\.add_capabilities BPF: needs Docker Engine 23\.0 \(API 1\.42\)"):
         docker(["BPF"], [], api=(1, 41))

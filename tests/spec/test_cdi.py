@@ -33,19 +33,19 @@ def test_devices_are_asked_for_by_name_each_once() -> None:
     assert docker_device_requests([]) == []
 
 
-def test_devices_that_are_there_are_fine(rt: Runtime, plugged: FakeEngine) -> None:
+def test_known_devices_pass(rt: Runtime, plugged: FakeEngine) -> None:
     check_cdi_devices(rt, cdi("v.com/gpu=0", "v.com/gpu=0"))
     check_cdi_devices(rt, [])
 
 
 @pytest.mark.parametrize("name", ["v.com/gpu=1", "v.com/gpu=2"], ids=["of another driver", "of none"])
-def test_one_that_is_not_there_is_refused_by_its_first_place(rt: Runtime, plugged: FakeEngine, name: str) -> None:
+def test_an_unknown_device_is_refused_with_its_first_index(rt: Runtime, plugged: FakeEngine, name: str) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
         check_cdi_devices(rt, cdi("v.com/gpu=0", name, name))
     assert str(refusal.value) == (f"config.CDI_devices[1].name: no specification in /etc/cdi, /run/cdi has {name!r}")
 
 
-def test_create_asks_docker_each_time(rt: Runtime, plugged: FakeEngine) -> None:
+def test_create_asks_docker_for_devices_each_time(rt: Runtime, plugged: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox, CDI_devices=cdi("v.com/gpu=0"))
     plugged.engine_info = EngineInfo(cdi_spec_dirs=["/etc/cdi"], discovered_devices=None)
@@ -53,19 +53,21 @@ def test_create_asks_docker_each_time(rt: Runtime, plugged: FakeEngine) -> None:
         created(rt, sandbox, CDI_devices=cdi("v.com/gpu=0"))
 
 
-def test_an_engine_without_information_is_left_to_decide(rt: Runtime, plugged: FakeEngine) -> None:
+def test_an_engine_that_lists_no_devices_decides_itself(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 49)
     check_cdi_devices(rt, cdi("v.com/gpu=7"))
 
 
 @pytest.mark.parametrize("directories", [None, []])
-def test_cdi_may_be_off(rt: Runtime, engine: FakeEngine, directories: list[str] | None) -> None:
+def test_a_daemon_with_cdi_switched_off_is_refused(
+    rt: Runtime, engine: FakeEngine, directories: list[str] | None
+) -> None:
     engine.engine_info = EngineInfo(cdi_spec_dirs=directories)
     with pytest.raises(FailedPrecondition, match=r"config\.CDI_devices: CDI is switched off in Docker"):
         check_cdi_devices(rt, cdi("v.com/gpu=0"))
 
 
-def test_an_engine_may_be_too_old(rt: Runtime, plugged: FakeEngine) -> None:
+def test_an_old_engine_without_cdi_is_refused(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 43)
     with pytest.raises(Unsupported, match=r"^config\.CDI_devices: needs Docker Engine 25\.0 .* speaks 1\.43$"):
         check_cdi_devices(rt, cdi("v.com/gpu=0"))

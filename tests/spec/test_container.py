@@ -59,7 +59,7 @@ def host_config(made: pb.ContainerConfig, **changes: Any) -> dict[str, Any]:
     return found
 
 
-def test_process_fields() -> None:
+def test_process_fields_are_passed_to_docker() -> None:
     made = pb.ContainerConfig(
         command=["/bin/sh"],
         args=["-c", "true"],
@@ -80,14 +80,14 @@ def test_process_fields() -> None:
     assert body["Healthcheck"] == {"Test": ["NONE"]}
 
 
-def test_the_image_decides_what_the_container_leaves_open() -> None:
+def test_unset_fields_keep_the_images_defaults() -> None:
     body = container_body(pb.ContainerConfig(), create_context())
     assert body["Entrypoint"] is None
     assert body["Cmd"] is None
     assert body["StopSignal"] == ""
 
 
-def test_bytes_that_are_no_text_are_refused_by_index_and_key() -> None:
+def test_values_that_are_not_utf8_are_refused_with_index_and_key() -> None:
     with pytest.raises(InvalidArgument, match=r"config\.envs\[1\]\.value of 'B'"):
         environment([pb.KeyValue(key="A", value=b"fine"), pb.KeyValue(key="B", value=b"\xff")])
 
@@ -104,7 +104,7 @@ def test_bytes_that_are_no_text_are_refused_by_index_and_key() -> None:
     ],
     ids=["pod", "own pid", "host", "target", "host network"],
 )
-def test_namespaces(options: pb.NamespaceOption, expected: dict[str, str]) -> None:
+def test_namespace_modes_are_converted(options: pb.NamespaceOption, expected: dict[str, str]) -> None:
     host = host_config(config(namespace_options=options), target_id="t" * 64)
     assert expected.items() <= host.items()
 
@@ -114,12 +114,12 @@ def test_host_network_shares_the_host_name() -> None:
     assert host_config(config())["UTSMode"] == ""
 
 
-def test_users_and_groups() -> None:
+def test_users_and_groups_are_passed_to_docker() -> None:
     assert container_body(config(), create_context())["User"] == "0:7"
     assert host_config(config())["GroupAdd"] == ["8", "9"]
 
 
-def test_no_path_is_masked_unless_asked_for() -> None:
+def test_no_path_is_masked_unless_requested() -> None:
     host = host_config(config())
     assert host["MaskedPaths"] == []
     assert host["ReadonlyPaths"] == []
@@ -134,7 +134,7 @@ def test_no_path_of_a_privileged_container_is_masked_or_read_only() -> None:
     assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
 
 
-def test_new_privileges_are_said_both_ways() -> None:
+def test_no_new_privileges_is_always_explicit() -> None:
     assert "no-new-privileges=false" in host_config(config())["SecurityOpt"]
     assert "no-new-privileges=true" in host_config(config(no_new_privs=True))["SecurityOpt"]
 
@@ -179,18 +179,18 @@ def test_a_privileged_container_with_an_apparmor_profile_of_the_node_is_refused(
         host_config(config(privileged=True, **context), privileged_pod=True)
 
 
-def test_capabilities() -> None:
+def test_capabilities_are_passed_to_docker() -> None:
     made = config(capabilities=pb.Capability(add_capabilities=["NET_ADMIN"], drop_capabilities=["ALL"]))
     host = host_config(made)
     assert (host["CapAdd"], host["CapDrop"]) == (["NET_ADMIN"], ["ALL"])
 
 
-def test_annotations_for_the_oci_runtime() -> None:
+def test_annotations_are_passed_to_the_oci_runtime() -> None:
     assert host_config(config())["Annotations"] == {}
     assert host_config(config(), oci_annotations={"dev.gvisor.x": "y"})["Annotations"] == {"dev.gvisor.x": "y"}
 
 
-def test_a_user_namespace_of_the_daemons_is_not_the_pods() -> None:
+def test_pods_never_use_the_daemons_user_namespace() -> None:
     assert host_config(config())["UsernsMode"] == "host"
 
 
@@ -205,7 +205,7 @@ def test_the_pods_resolv_conf_is_mounted_unless_the_container_brings_one() -> No
     assert host_config(config(), resolv_conf="")["Mounts"] == []
 
 
-def test_images_are_mounted_among_the_rest() -> None:
+def test_image_mounts_keep_their_order_among_other_mounts() -> None:
     made = pb.ContainerConfig(
         mounts=[
             pb.Mount(container_path="a/../model", image=pb.ImageSpec(image="x"), readonly=True),
@@ -225,12 +225,12 @@ def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
     assert host["Init"] is False
 
 
-def test_cdi_devices() -> None:
+def test_cdi_devices_become_device_requests() -> None:
     made = pb.ContainerConfig(CDI_devices=[pb.CDIDevice(name="v.com/gpu=0")])
     assert host_config(made)["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": ["v.com/gpu=0"]}]
 
 
-def test_devices() -> None:
+def test_devices_are_passed_to_docker() -> None:
     made = pb.ContainerConfig(devices=[pb.Device(host_path="/dev/null", container_path="/dev/n", permissions="r")])
     assert host_config(made)["Devices"] == [
         {"PathOnHost": "/dev/null", "PathInContainer": "/dev/n", "CgroupPermissions": "r"}

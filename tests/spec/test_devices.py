@@ -7,7 +7,7 @@ def made(host_path: str, container_path: str = "", permissions: str = "", *, sou
     return docker_devices([device], [source or host_path])[0]
 
 
-def test_a_device_and_its_rights() -> None:
+def test_a_device_keeps_its_permissions() -> None:
     assert made("/dev/null", "/dev/n", "r") == {
         "PathOnHost": "/dev/null",
         "PathInContainer": "/dev/n",
@@ -15,7 +15,7 @@ def test_a_device_and_its_rights() -> None:
     }
 
 
-def test_what_is_not_said_is_as_on_the_host() -> None:
+def test_missing_fields_default_to_the_hosts_path_and_all_permissions() -> None:
     assert made("/dev/null") == {
         "PathOnHost": "/dev/null",
         "PathInContainer": "/dev/null",
@@ -23,7 +23,7 @@ def test_what_is_not_said_is_as_on_the_host() -> None:
     }
 
 
-def test_the_container_sees_the_name_that_was_asked_for_and_gets_what_it_leads_to() -> None:
+def test_a_link_keeps_its_name_in_the_container_and_is_resolved_on_the_host() -> None:
     device = made("/dev/disk/by-id/x", "/dev/../dev//x/", source="/dev/sda")
     assert (device["PathOnHost"], device["PathInContainer"]) == ("/dev/sda", "/dev/x")
     assert made("/dev/disk/by-id/x", source="/dev/sda")["PathInContainer"] == "/dev/disk/by-id/x"

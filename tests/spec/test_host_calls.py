@@ -24,7 +24,7 @@ def host_path(path: object, **fields: Any) -> pb.Mount:
     return pb.Mount(host_path=str(path), container_path="/x", **fields)
 
 
-def test_the_paths_of_a_container_are_inspected(rt: Runtime, tmp_path: Path) -> None:
+def test_host_paths_of_a_container_are_inspected(rt: Runtime, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("new")
     (tmp_path / "new").mkdir()
     image = pb.Mount(container_path="/i", image=pb.ImageSpec(image="x"))
@@ -38,7 +38,7 @@ def test_the_paths_of_a_container_are_inspected(rt: Runtime, tmp_path: Path) -> 
     assert device_sources(rt, [pb.Device(host_path="/dev/null")]) == ["/dev/null"]
 
 
-def test_what_cannot_be_used_is_named_by_its_field(rt: Runtime, tmp_path: Path) -> None:
+def test_an_unusable_host_path_is_named_by_its_field(rt: Runtime, tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(FailedPrecondition, match=r"config\.mounts\[1\]\.host_path .*/dangling: the link"):
         host_sources(rt, [host_path("/"), host_path(tmp_path / "dangling")])
@@ -58,7 +58,7 @@ def test_a_profile_is_read_whole(rt: Runtime, tmp_path: Path, size: int) -> None
     assert seccomp_profile(rt, localhost(path)) == path.read_bytes()
 
 
-def test_a_profile_is_found_by_the_deprecated_field(rt: Runtime, tmp_path: Path) -> None:
+def test_a_profile_in_the_deprecated_field_is_read(rt: Runtime, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(b"{}")
     deprecated = pb.LinuxSandboxSecurityContext(seccomp_profile_path=f"localhost/{path}")
@@ -102,7 +102,7 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.timeout(60)
-def test_a_profile_that_is_no_file_is_refused_at_once(rt: Runtime, kind: str, tmp_path: Path) -> None:
+def test_a_profile_that_is_not_a_file_is_refused_at_once(rt: Runtime, kind: str, tmp_path: Path) -> None:
     make, reason = NO_FILES[kind]
     path = tmp_path / "profile.json"
     make(path)
@@ -135,7 +135,7 @@ def read(path: str, *_: object, **__: object) -> None:
         ("ensure_directory", lambda rt, path: ensure_host_paths(rt, [host_path(path)], [bind(path, "/x")])),
     ],
 )
-def test_a_path_that_does_not_answer_is_named_and_costs_no_more_than_the_bound(
+def test_a_path_that_hangs_is_named_and_bounded(
     rt: Runtime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,19 +154,19 @@ def ensure(rt: Runtime, mount: pb.Mount, docker: dict[str, Any]) -> None:
     ensure_host_paths(rt, [mount], [docker, OWN])
 
 
-def test_a_missing_host_path_is_made_when_all_is_known_good(rt: Runtime, tmp_path: Path) -> None:
+def test_a_missing_host_path_is_created_after_all_checks(rt: Runtime, tmp_path: Path) -> None:
     ensure(rt, host_path(tmp_path / "below/it"), bind(str(tmp_path / "below/it"), "/x"))
     assert (tmp_path / "below/it").is_dir()
 
 
-def test_what_keeps_a_host_path_from_being_made_is_named(rt: Runtime, tmp_path: Path) -> None:
+def test_the_reason_why_a_host_path_cannot_be_created_is_named(rt: Runtime, tmp_path: Path) -> None:
     path = tmp_path / "new/below"
     (tmp_path / "new").touch()
     with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path {path}: not a dir"):
         ensure(rt, host_path(path), bind(str(path), "/x"))
 
 
-def test_an_image_has_no_host_path(rt: Runtime, tmp_path: Path) -> None:
+def test_an_image_volume_has_no_host_path(rt: Runtime, tmp_path: Path) -> None:
     image = pb.Mount(container_path="/x", image=pb.ImageSpec(image="x"))
     ensure(rt, image, {"Type": "image", "Source": str(tmp_path / "new")})
     assert not (tmp_path / "new").exists()
@@ -178,7 +178,7 @@ def note_label(file: str, path: Path, **given: object) -> None:
         lines.write(f"{path} {given}\n")
 
 
-def test_what_is_mounted_is_what_is_labelled(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_the_mounted_path_is_labelled(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted = tmp_path / "noted"
     monkeypatch.setattr(module, "relabel", partial(note_label, str(noted)))
     asked = [

@@ -55,7 +55,7 @@ def test_an_image_is_mounted_by_id_and_reported_with_it(rt: Runtime, engine: Fak
     assert list(container_status(rt, container_id=container, verbose=False).status.mounts) == [asked]
 
 
-def test_a_mounted_image_is_reported_when_it_is_gone(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_the_status_reports_a_mounted_image_that_was_removed(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     container = mounting(rt, volume())
     engine.remove_image(model)
     rt.view.images.refresh()
@@ -86,7 +86,9 @@ def test_a_directory_of_the_image_can_be_mounted(
 
 
 @pytest.mark.parametrize("sub_path", ["", ".", "./"])
-def test_no_sub_path_is_all_of_the_image(rt: Runtime, engine: FakeEngine, model: ImageId, sub_path: str) -> None:
+def test_without_a_sub_path_the_whole_image_is_mounted(
+    rt: Runtime, engine: FakeEngine, model: ImageId, sub_path: str
+) -> None:
     assert "ImageOptions" not in in_docker(engine, mounting(rt, volume(sub_path=sub_path)))[0]
 
 
@@ -99,7 +101,7 @@ def test_no_sub_path_is_all_of_the_image(rt: Runtime, engine: FakeEngine, model:
         ("pipe", "'pipe' is neither a file nor a directory of it, not a directory"),
     ],
 )
-def test_a_sub_path_that_is_no_directory_fails_at_create(
+def test_a_sub_path_that_is_not_a_directory_fails_at_create(
     rt: Runtime, engine: FakeEngine, model: ImageId, sub_path: str, message: str
 ) -> None:
     sandbox = ready_pod(rt)
@@ -112,7 +114,7 @@ def test_a_sub_path_that_is_no_directory_fails_at_create(
     assert list(engine.containers) == [sandbox]
 
 
-def test_an_image_is_inspected_once(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_an_image_with_several_sub_paths_is_inspected_once(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox)  # the container's own image has been inspected
 
@@ -133,12 +135,14 @@ def test_an_image_is_inspected_once(rt: Runtime, engine: FakeEngine, model: Imag
         ("No Reference", InvalidArgument, r"config\.mounts\[0\]\.image\.image: "),
     ],
 )
-def test_the_image_must_be_there(rt: Runtime, model: ImageId, image: str, kind: type[ShimError], message: str) -> None:
+def test_a_missing_image_is_refused(
+    rt: Runtime, model: ImageId, image: str, kind: type[ShimError], message: str
+) -> None:
     with pytest.raises(kind, match=rf"^ImageVolumeMountFailed: {message}"):
         mounting(rt, volume(image))
 
 
-def test_an_engine_may_be_too_old(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_an_old_engine_without_image_mounts_is_refused(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     engine.version = (1, 47)
     with pytest.raises(
         Unsupported,
@@ -147,7 +151,7 @@ def test_an_engine_may_be_too_old(rt: Runtime, engine: FakeEngine, model: ImageI
         mounting(rt, volume())
 
 
-def test_one_image_in_several_places_has_a_source_for_each(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_several_mounts_of_an_image_have_different_sources(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     container = mounting(rt, *(volume(at=f"/{number}") for number in range(MAX_OF_ONE_IMAGE)))
 
     sources = [mount["Source"] for mount in in_docker(engine, container)]
@@ -161,7 +165,7 @@ def test_one_image_in_several_places_has_a_source_for_each(rt: Runtime, engine: 
 
 
 @pytest.mark.parametrize(("length", "digits"), [(2, 51), (20, 33), (41, 12), (42, 12), (4000, 12)])
-def test_an_id_has_as_many_digits_as_a_name_has_room_for(
+def test_an_id_has_as_many_digits_as_fit_into_the_mounts_name(
     rt: Runtime, engine: FakeEngine, model: ImageId, length: int, digits: int
 ) -> None:
     container = mounting(rt, volume(at="/" + (length - 1) * "m"))
@@ -169,12 +173,12 @@ def test_an_id_has_as_many_digits_as_a_name_has_room_for(
     assert mount["Source"] == model.removeprefix("sha256:")[:digits]
 
 
-def test_many_places_with_long_paths_have_a_source_each(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_many_mounts_with_long_paths_have_different_sources(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     container = mounting(rt, *(volume(at=f"/{number:099}") for number in range(MAX_OF_ONE_IMAGE)))
     assert len({mount["Source"] for mount in in_docker(engine, container)}) == MAX_OF_ONE_IMAGE
 
 
-def test_a_path_may_be_too_long_for_docker(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_a_path_that_is_too_long_for_docker_fails_the_create(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     mounting(rt, volume())  # the image has been inspected
     engine.fail_next("create_container", MountNameTooLong("create container k8s_app: the name is too long"))
     with pytest.raises(
@@ -184,7 +188,7 @@ def test_a_path_may_be_too_long_for_docker(rt: Runtime, engine: FakeEngine, mode
         mounting(rt, volume(at="/" + 41 * "m"))
 
 
-def test_the_places_of_one_image_are_limited(rt: Runtime, model: ImageId) -> None:
+def test_mounts_of_an_image_are_limited(rt: Runtime, model: ImageId) -> None:
     with pytest.raises(
         InvalidArgument, match=rf"config\.mounts has 33 mounts of image {model}, at most 32 are allowed"
     ):

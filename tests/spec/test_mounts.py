@@ -22,7 +22,7 @@ def source(path: Path) -> str:
     return found
 
 
-def test_a_plain_mount(tmp_path: Path) -> None:
+def test_a_plain_mount_is_a_bind_mount(tmp_path: Path) -> None:
     assert made(pb.Mount(host_path=str(tmp_path), container_path="data/../x")) == {
         "Type": "bind",
         "Source": str(tmp_path),
@@ -35,7 +35,7 @@ def test_a_plain_mount(tmp_path: Path) -> None:
     ("path", "expected"),
     [("/a/../../b/", "/b"), ("//etc//resolv.conf", "/etc/resolv.conf"), ("a/./b", "/a/b"), ("/..", "/"), ("///", "/")],
 )
-def test_container_paths_have_one_spelling(path: str, expected: str) -> None:
+def test_container_paths_are_normalised(path: str, expected: str) -> None:
     assert container_path(pb.Mount(container_path=path)) == expected
 
 
@@ -43,7 +43,7 @@ def test_container_paths_have_one_spelling(path: str, expected: str) -> None:
     ("propagation", "expected"),
     [(pb.PROPAGATION_HOST_TO_CONTAINER, "rslave"), (pb.PROPAGATION_BIDIRECTIONAL, "rshared")],
 )
-def test_propagation(
+def test_propagation_is_converted(
     propagation: pb.MountPropagation, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[HostSource, dict[str, Any]]] = []
@@ -55,13 +55,13 @@ def test_propagation(
     assert said == {"propagation": propagation, "field": "config.mounts[0]"}
 
 
-def test_parents_are_those_of_the_file_system(tmp_path: Path) -> None:
+def test_parent_directories_are_resolved_by_the_file_system(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a/b")
     assert source(tmp_path / "link/../new") == str(tmp_path / "a/new")
 
 
-def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:
+def test_any_kind_of_file_can_be_mounted(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
@@ -81,7 +81,7 @@ def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:
     ],
     ids=["below a file", "loop", "below a loop", "dangling", "below dangling", "too long"],
 )
-def test_a_host_path_that_cannot_be_used_is_named(path: str, message: str, tmp_path: Path) -> None:
+def test_an_unusable_host_path_is_named(path: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -91,7 +91,7 @@ def test_a_host_path_that_cannot_be_used_is_named(path: str, message: str, tmp_p
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_read_only_goes_with_the_rest(tmp_path: Path) -> None:
+def test_read_only_is_combined_with_propagation(tmp_path: Path) -> None:
     mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True))
     assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyNonRecursive": True})
     mount = made(

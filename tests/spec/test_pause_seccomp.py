@@ -33,11 +33,11 @@ def _seccomp(engine: FakeEngine, pod: str) -> list[str]:
     return [option.removeprefix("seccomp=") for option in options if option.startswith("seccomp=")]
 
 
-def test_pause_may_do_what_pause_needs(rt: Runtime, engine: FakeEngine) -> None:
+def test_pause_may_make_the_calls_it_needs(rt: Runtime, engine: FakeEngine) -> None:
     assert _seccomp(engine, ready_pod(rt)) == [PROFILE]
 
 
-def test_calls_that_a_pause_has_no_use_for_are_unknown_to_it() -> None:
+def test_other_calls_fail_with_enosys() -> None:
     profile: dict[str, Any] = msgspec.json.decode(PROFILE)
     assert (profile["defaultAction"], profile["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", 38)
     allowed = {name for rule in profile["syscalls"] for name in rule["names"]}
@@ -56,7 +56,7 @@ def test_calls_that_a_pause_has_no_use_for_are_unknown_to_it() -> None:
 
 
 @pytest.mark.parametrize("profile_type", [pb.SecurityProfile.Unconfined, pb.SecurityProfile.RuntimeDefault])
-def test_an_explicit_profile_counts(
+def test_an_explicit_profile_replaces_the_pause_profile(
     rt: Runtime, engine: FakeEngine, profile_type: pb.SecurityProfile.ProfileType
 ) -> None:
     context = pb.LinuxSandboxSecurityContext(
@@ -68,29 +68,29 @@ def test_an_explicit_profile_counts(
     assert _seccomp(engine, pod) == (["unconfined"] if unconfined else [PROFILE])
 
 
-def test_so_does_a_default_profile_of_the_administrator(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_administrators_default_profile_replaces_the_pause_profile(rt: Runtime, engine: FakeEngine) -> None:
     own = ["name=seccomp,profile=/etc/docker/seccomp.json"]
     engine.engine_info = msgspec.structs.replace(engine.engine_info, security_options=own)
     rt.facts.info(max_age=0)
     assert _seccomp(engine, ready_pod(rt)) == []
 
 
-def test_an_engine_that_knows_no_other_error_has_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_engine_with_only_eperm_keeps_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = (1, 41)
     assert _seccomp(engine, ready_pod(rt)) == ["builtin"]
 
 
-def test_another_program_has_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
+def test_another_program_keeps_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
     assert _seccomp(engine, ready_pod(_with_pause(rt, engine, "/usr/bin/pod"))) == ["builtin"]
 
 
-def test_so_has_one_that_runs_in_an_emulator(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_emulated_program_keeps_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, architecture="aarch64")
     rt.facts.info(max_age=0)
     assert _seccomp(engine, ready_pod(rt)) == ["builtin"]
 
 
-def test_and_one_of_another_runtime(rt: Runtime, engine: FakeEngine) -> None:
+def test_another_oci_runtime_keeps_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
     more = {"runc": KnownRuntime(path="runc"), "gvisor": KnownRuntime(path="runsc")}
     engine.engine_info = msgspec.structs.replace(engine.engine_info, runtimes=more)
     assert _seccomp(engine, run_pod_sandbox(rt, config=pod_config(), runtime_handler="gvisor")) == ["builtin"]

@@ -28,7 +28,9 @@ PRIVATE, IN, BOTH = pb.PROPAGATION_PRIVATE, pb.PROPAGATION_HOST_TO_CONTAINER, pb
     ("kind", "propagation"),
     [("shared", IN), ("shared", BOTH), ("slave", IN), ("shared", PRIVATE), ("slave", PRIVATE), ("private", PRIVATE)],
 )
-def test_what_the_mount_allows_is_fine(mounts: dict[str, Path], kind: str, propagation: pb.MountPropagation) -> None:
+def test_propagation_that_the_mount_allows_passes(
+    mounts: dict[str, Path], kind: str, propagation: pb.MountPropagation
+) -> None:
     check_propagation(inspected(mounts[kind]), propagation=propagation, field="config.mounts[0]")
     check_propagation(inspected(mounts[kind] / "not/there"), propagation=propagation, field="config.mounts[0]")
 
@@ -37,7 +39,7 @@ def test_what_the_mount_allows_is_fine(mounts: dict[str, Path], kind: str, propa
     ("kind", "propagation", "wanted"),
     [("private", IN, "shared or slave"), ("private", BOTH, "shared"), ("slave", BOTH, "shared")],
 )
-def test_what_it_does_not_is_refused_with_the_way_out(
+def test_propagation_that_the_mount_forbids_is_refused_with_advice(
     mounts: dict[str, Path], kind: str, propagation: pb.MountPropagation, wanted: str
 ) -> None:
     point = mounts[kind].parent

@@ -20,13 +20,13 @@ def options(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool 
     return read_only_options(mount, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
 
 
-def test_read_only_is_not_recursive_unless_asked_for() -> None:
+def test_read_only_is_not_recursive_by_default() -> None:
     assert options(pb.Mount(readonly=True)) == {"ReadOnlyNonRecursive": True}
     assert options(pb.Mount(readonly=True), api=(1, 43)) == {}  # no such field then, and never recursive
     assert options(pb.Mount()) == {}
 
 
-def test_recursive_read_only() -> None:
+def test_recursive_read_only_is_passed_to_docker() -> None:
     mount = pb.Mount(readonly=True, recursive_read_only=True)
     assert options(mount, recursive=True) == {"ReadOnlyForceRecursive": True}
     with pytest.raises(FailedPrecondition, match=r"^RROUnsupported: config\.mounts\[0\]\.recursive_read_only: the OCI"):
@@ -71,17 +71,17 @@ def forgotten() -> Iterator[None]:
     ],
     ids=["yes", "elsewhere", "null", "no object", "no JSON", "empty"],
 )
-def test_what_a_runtime_can_is_read_from_its_features(features: str, expected: bool) -> None:
+def test_runtime_support_is_read_from_its_features(features: str, expected: bool) -> None:
     assert recursive_read_only_supported({"org.opencontainers.runtime-spec.features": features}) is expected
 
 
-def test_a_runtime_without_features_can_nothing() -> None:
+def test_a_runtime_without_features_has_no_support() -> None:
     assert not recursive_read_only_supported(None)
     assert not recursive_read_only_supported({})
 
 
 @pytest.mark.parametrize(("answer", "expected"), [(errno.ENOSYS, False), (errno.EINVAL, True), (errno.EPERM, True)])
-def test_the_kernel_must_have_it_too(
+def test_the_kernel_must_support_it_too(
     forgotten: None, monkeypatch: pytest.MonkeyPatch, answer: int, expected: bool
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syscall=lambda *_: -1))
@@ -90,6 +90,6 @@ def test_the_kernel_must_have_it_too(
     assert recursive_read_only_supported(features) is expected
 
 
-def test_this_kernel_is_asked_without_harm(forgotten: None) -> None:
+def test_probing_this_kernel_is_harmless(forgotten: None) -> None:
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     assert kernel_sets_attributes_recursively() is (release >= (5, 12))

@@ -27,12 +27,12 @@ def huge_pages(**sizes: int) -> list[pb.HugepageLimit]:
     return [pb.HugepageLimit(page_size=size.strip("_"), limit=limit) for size, limit in sizes.items()]
 
 
-def test_what_is_zero_is_left_out() -> None:
+def test_zero_fields_are_left_out() -> None:
     assert create_fields(Resources()) == {}
     assert update_fields(Resources(cpu_shares=512), wanted=Resources(cpu_shares=512)) == {"CpuShares": 512}
 
 
-def test_cpu_and_memory() -> None:
+def test_cpu_and_memory_limits_are_converted() -> None:
     resources = Resources(
         cpu_period=100000, cpu_quota=-1, cpu_shares=2, cpuset_cpus="0-1", cpuset_mems="0", memory_limit_in_bytes=GIB
     )
@@ -65,13 +65,15 @@ def test_cpu_and_memory() -> None:
         *("v2", "v2 max", "v2 with a unit", "none"),
     ],
 )
-def test_memory_and_swap(asked: pb.LinuxContainerResources, docker: tuple[int | None, int | None]) -> None:
+def test_memory_and_swap_limits_are_converted(
+    asked: pb.LinuxContainerResources, docker: tuple[int | None, int | None]
+) -> None:
     fields = create_fields(asked)
     assert (fields.get("Memory"), fields.get("MemorySwap")) == docker
 
 
 @pytest.mark.parametrize(("value", "limit"), [("20", 20), ("max", -1)])
-def test_tasks(value: str, limit: int) -> None:
+def test_the_pids_limit_is_converted(value: str, limit: int) -> None:
     asked = Resources(unified={"pids.max": value})
     assert create_fields(asked) == update_fields(asked, wanted=asked) == {"PidsLimit": limit}
 
@@ -84,7 +86,7 @@ def test_a_memory_limit_can_be_lifted() -> None:
     assert (known.memory_limit_in_bytes, known.memory_swap_limit_in_bytes) == (-1, -1)
 
 
-def test_no_swap_is_not_the_same_number_twice_to_docker_and_is_to_others() -> None:
+def test_no_swap_is_sent_to_docker_as_slightly_more_than_memory() -> None:
     asked = Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB)
     fields = create_fields(asked)
     assert fields == {"Memory": GIB, "MemorySwap": GIB + 1}
@@ -93,7 +95,7 @@ def test_no_swap_is_not_the_same_number_twice_to_docker_and_is_to_others() -> No
         assert known.memory_swap_limit_in_bytes == GIB
 
 
-def test_swap_goes_to_docker_with_the_memory_limit_there_is() -> None:
+def test_swap_is_sent_together_with_the_current_memory_limit() -> None:
     update = Resources(memory_swap_limit_in_bytes=2 * GIB)
     wanted = merge_resources(Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB), update)
     assert update_fields(update, wanted=wanted) == {"Memory": GIB, "MemorySwap": 2 * GIB}
@@ -122,11 +124,13 @@ MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("known", "update", "after"), MERGED.values(), ids=MERGED)
-def test_what_an_update_makes(known: dict[str, Any], update: dict[str, Any], after: dict[str, Any]) -> None:
+def test_updates_are_merged_into_the_current_limits(
+    known: dict[str, Any], update: dict[str, Any], after: dict[str, Any]
+) -> None:
     assert merge_resources(Resources(**known), Resources(**update)) == Resources(**after)
 
 
-def test_what_docker_cannot_say_is_taken_from_what_was_kept() -> None:
+def test_limits_that_docker_cannot_report_come_from_the_stored_limits() -> None:
     kept = Resources(memory_limit_in_bytes=MIB, unified={"a.b": "1"}, hugepage_limits=huge_pages(_2Mi=3), cpu_shares=9)
     host = HostSettings(cpu_shares=512, memory=START_MEMORY, memory_swap=START_MEMORY, oom_score_adj=900)
     known = known_resources(host, kept)
@@ -146,12 +150,12 @@ def test_what_docker_cannot_say_is_taken_from_what_was_kept() -> None:
     )
 
 
-def test_a_limit_that_others_gave_docker_since_counts() -> None:
+def test_an_external_change_of_dockers_limit_wins() -> None:
     kept = Resources(memory_limit_in_bytes=MIB)
     assert known_resources(HostSettings(memory=GIB, memory_swap=GIB), kept).memory_limit_in_bytes == GIB
 
 
-def test_former_fields_are_those_that_were_changed() -> None:
+def test_only_changed_fields_are_restored() -> None:
     body = {"CpuQuota": 1, "CpuShares": 1, "CpusetCpus": "1", "CpusetMems": "1", "Memory": 1, "MemorySwap": 1}
     never = former_fields(HostSettings(), body, cpuset_cpus="0-3", cpuset_mems="")
     assert never == {
@@ -184,7 +188,7 @@ def test_former_fields_are_those_that_were_changed() -> None:
         (-1, 5, False),
     ],
 )
-def test_limits_of_memory_and_swap_go_together(memory: int, swap: int, fits: bool) -> None:
+def test_memory_and_swap_limits_must_be_compatible(memory: int, swap: int, fits: bool) -> None:
     resources = Resources(memory_limit_in_bytes=memory, memory_swap_limit_in_bytes=swap)
     if fits:
         check_memory(resources, field="linux")
@@ -213,7 +217,7 @@ KEPT = {
 }
 
 
-def test_limits_that_docker_has_kept_are_fine() -> None:
+def test_limits_that_docker_keeps_pass() -> None:
     check_kept(HostSettings(**KEPT), ALL, body=create_fields(ALL), field="linux")  # type: ignore[arg-type]
 
 
@@ -229,7 +233,7 @@ def test_limits_that_docker_has_kept_are_fine() -> None:
         ("memory_swap", -1, "memory_swap_limit_in_bytes 100663296"),
     ],
 )
-def test_a_limit_that_docker_has_discarded_is_named(lost: str, left: object, field: str) -> None:
+def test_a_limit_that_docker_discards_is_refused_by_name(lost: str, left: object, field: str) -> None:
     kept = HostSettings(**{**KEPT, lost: left})  # type: ignore[arg-type]
     with pytest.raises(FailedPrecondition, match=rf"^linux\.{field}: Docker has discarded it"):
         check_kept(kept, ALL, body=create_fields(ALL), field="linux")
@@ -244,11 +248,11 @@ def test_a_limit_that_docker_has_discarded_is_named(lost: str, left: object, fie
     ],
     ids=["not said", "no limit", "by its file, which is written beside"],
 )
-def test_a_limit_of_swap_that_was_not_requested_may_be_lost(asked: Resources) -> None:
+def test_a_swap_limit_that_was_not_requested_may_be_discarded(asked: Resources) -> None:
     check_kept(HostSettings(memory=64 * MIB, memory_swap=-1), asked, body=create_fields(asked), field="linux")
 
 
-def test_a_limit_below_dockers_least_is_kept_as_that() -> None:
+def test_a_limit_below_dockers_minimum_is_stored() -> None:
     asked = Resources(memory_limit_in_bytes=4 * MIB, memory_swap_limit_in_bytes=5 * MIB)
     kept = HostSettings(memory=START_MEMORY, memory_swap=START_MEMORY + NO_SWAP)
     check_kept(kept, asked, body=create_fields(asked), field="linux")

@@ -33,7 +33,7 @@ def body(*, sysctls: dict[str, str] | None = None, **context: Any) -> dict[str, 
     return pause_body(pb.PodSandboxConfig(hostname="web-0", linux=linux), CTX, profile="")
 
 
-def test_an_ordinary_pod() -> None:
+def test_the_body_of_an_ordinary_pod() -> None:
     made = body(sysctls={"net.ipv4.ip_unprivileged_port_start": "0"})
     host = made["HostConfig"]
     assert made["Hostname"] == "web-0"
@@ -54,11 +54,11 @@ def test_an_ordinary_pod() -> None:
         ("fs.mqueue.msg_max", "fs.mqueue.msg_max"),
     ],
 )
-def test_names_of_sysctls_get_dots(name: str, docker: str) -> None:
+def test_sysctl_names_get_dots(name: str, docker: str) -> None:
     assert body(sysctls={name: "1"})["HostConfig"]["Sysctls"] == {docker: "1"}
 
 
-def test_a_pod_of_the_host() -> None:
+def test_a_pod_in_the_hosts_namespaces() -> None:
     options = pb.NamespaceOption(network=pb.NODE, pid=pb.NODE, ipc=pb.NODE)
     made = body(namespace_options=options)
     host = made["HostConfig"]
@@ -67,11 +67,11 @@ def test_a_pod_of_the_host() -> None:
 
 
 @pytest.mark.parametrize("mode", [pb.POD, pb.CONTAINER])
-def test_pause_has_a_pid_namespace_of_its_own(mode: pb.NamespaceMode) -> None:
+def test_pause_has_a_private_pid_namespace(mode: pb.NamespaceMode) -> None:
     assert body(namespace_options=pb.NamespaceOption(pid=mode))["HostConfig"]["PidMode"] == ""
 
 
-def test_pause_is_never_privileged_and_gains_nothing() -> None:
+def test_pause_is_never_privileged_and_gains_no_privileges() -> None:
     host = body(privileged=True)["HostConfig"]
     assert host["Privileged"] is False
     assert host["CgroupnsMode"] == "private"
@@ -91,13 +91,13 @@ def test_pause_runs_unconfined_only_where_docker_has_no_seccomp() -> None:
     assert "seccomp=unconfined" in bare["HostConfig"]["SecurityOpt"]
 
 
-def test_annotations_and_user_namespace() -> None:
+def test_annotations_and_the_hosts_user_namespace_are_passed() -> None:
     host = body()["HostConfig"]
     assert host["Annotations"] == {"dev.gvisor.x": "y"}
     assert host["UsernsMode"] == "host"
 
 
-def test_users_and_groups() -> None:
+def test_users_and_groups_are_passed_to_docker() -> None:
     made = body()
     assert made["User"] == "1:2"
     assert made["HostConfig"]["GroupAdd"] == ["3"]

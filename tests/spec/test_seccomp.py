@@ -36,11 +36,11 @@ def localhost(path: Path | str) -> Profile:
         (None, "unconfined", ["seccomp=unconfined"]),
     ],
 )
-def test_seccomp(profile: Profile | None, deprecated: str, expected: list[str]) -> None:
+def test_profiles_become_security_options(profile: Profile | None, deprecated: str, expected: list[str]) -> None:
     assert seccomp(profile, deprecated) == expected
 
 
-def test_the_default_is_the_daemons_unless_that_is_none() -> None:
+def test_the_default_is_the_daemons_profile_unless_it_is_unconfined() -> None:
     assert seccomp(RUNTIME_DEFAULT, daemon="/etc/docker/strict.json") == []
     assert seccomp(RUNTIME_DEFAULT, daemon="unconfined") == ["seccomp=builtin"]
     assert seccomp(RUNTIME_DEFAULT, daemon="builtin") == ["seccomp=builtin"]
@@ -63,11 +63,11 @@ def test_a_daemon_without_seccomp_refuses_containers_that_want_it(profile: Profi
         (["name=seccomp"], "default"),
     ],
 )
-def test_what_the_daemon_reports_of_itself(options: list[str], profile: str) -> None:
+def test_the_daemons_profile_is_read_from_its_info(options: list[str], profile: str) -> None:
     assert seccomp_of_daemon(options) == profile
 
 
-def test_a_profile_of_the_node_is_handed_over_whole(tmp_path: Path) -> None:
+def test_a_localhost_profile_is_passed_completely(tmp_path: Path) -> None:
     path = tmp_path / "audit.json"
     path.write_text('{\n "defaultAction": "SCMP_ACT_LOG",\n "archMap": []\n}')
     whole = ['seccomp={"defaultAction":"SCMP_ACT_LOG","archMap":[]}']
@@ -118,7 +118,7 @@ DOCKERS_DIALECT = {
     ],
     ids=["Docker's", "the OCI's", "nulls"],
 )
-def test_every_key_that_docker_knows_is_let_through(tmp_path: Path, profile: dict[str, Any]) -> None:
+def test_every_key_that_docker_knows_is_accepted(tmp_path: Path, profile: dict[str, Any]) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile))
 
@@ -156,7 +156,7 @@ BAD_KEYS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_KEYS)
-def test_what_would_fail_at_the_start_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_profile_that_would_fail_at_the_start_is_refused(kind: str, tmp_path: Path) -> None:
     keys, reason = BAD_KEYS[kind]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"defaultAction": "SCMP_ACT_LOG"} | keys))
@@ -184,7 +184,7 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize("kind", BAD_TEXTS)
-def test_an_unusable_profile_is_never_left_out(kind: str, tmp_path: Path) -> None:
+def test_an_unusable_profile_is_an_error(kind: str, tmp_path: Path) -> None:
     text, reason = BAD_TEXTS[kind]
     path = tmp_path / "profile.json"
     path.write_bytes(text)

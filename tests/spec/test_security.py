@@ -18,7 +18,7 @@ def localhost(name: str) -> Profile:
     return Profile(profile_type=Profile.Localhost, localhost_ref=name)
 
 
-def test_profiles_that_need_nothing_of_the_node() -> None:
+def test_profiles_that_need_no_loaded_profile() -> None:
     assert apparmor(None) == []
     assert apparmor(None, "runtime/default") == []
     assert apparmor(Profile(profile_type=Profile.RuntimeDefault), "unconfined") == []
@@ -38,7 +38,7 @@ def test_a_loaded_profile_is_passed_by_name(profiles: Path) -> None:
     assert apparmor(localhost("localhost/my own")) == apparmor(None, "localhost/my own") == ["apparmor=my own"]
 
 
-def test_one_that_is_not_loaded_is_refused(profiles: Path) -> None:
+def test_a_profile_that_is_not_loaded_is_refused(profiles: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"f\.apparmor: AppArmor profile 'none' is not loaded on this node"):
         apparmor(localhost("none"))
     profiles.unlink()
@@ -46,6 +46,6 @@ def test_one_that_is_not_loaded_is_refused(profiles: Path) -> None:
         apparmor(localhost("none"))
 
 
-def test_selinux() -> None:
+def test_selinux_options_become_labels() -> None:
     assert selinux_options(pb.SELinuxOption()) == []
     assert selinux_options(pb.SELinuxOption(type="spc_t", level="s0")) == ["label=type:spc_t", "label=level:s0"]

@@ -62,21 +62,21 @@ def test_a_pod_cannot_choose_its_group(rt: Runtime, engine: FakeEngine) -> None:
     assert annotations(engine, container) == {SHIM_GROUP: group, "kept": "x"}
 
 
-def test_a_runtime_that_may_have_another_shim_is_left_alone(rt: Runtime, engine: FakeEngine) -> None:
+def test_another_oci_runtime_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
     more = {"runc": KnownRuntime(path="runc"), "gvisor": KnownRuntime(path="runsc")}
     engine.engine_info = msgspec.structs.replace(engine.engine_info, runtimes=more)
     pod = run_pod_sandbox(rt, config=pod_config(), runtime_handler="gvisor")
     assert annotations(engine, pod) == annotations(engine, created(rt, pod)) == {}
 
 
-def test_so_is_a_pod_whose_default_runtime_has_become_another(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_whose_default_runtime_changed_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     engine.engine_info = msgspec.structs.replace(engine.engine_info, default_runtime="gvisor")
     rt.facts.info(max_age=0)
     assert annotations(engine, created(rt, pod)) == {}
 
 
-def test_an_old_engine_would_drop_the_annotation(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_old_engine_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = (1, 42)
     pod = ready_pod(rt)
     assert annotations(engine, pod) == annotations(engine, created(rt, pod)) == {}
@@ -90,14 +90,14 @@ def test_containers_of_a_pod_without_a_group_have_none(rt: Runtime, engine: Fake
 
 
 @pytest.mark.parametrize("pid", [pb.POD, pb.NODE])
-def test_containers_of_a_shared_pid_namespace_have_no_group(
+def test_containers_in_a_shared_pid_namespace_have_no_group(
     rt: Runtime, engine: FakeEngine, pid: "pb.NamespaceMode"
 ) -> None:
     pod = ready_pod(rt, pid=pid)
     assert annotations(engine, pod) == annotations(engine, created(rt, pod, pid=pid)) == {}
 
 
-def test_a_container_that_joins_the_pids_of_another_has_no_group(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_that_joins_another_pid_namespace_has_no_group(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     target = created(rt, pod)
     start_container(rt, container_id=target)
@@ -108,19 +108,19 @@ def test_a_container_that_joins_the_pids_of_another_has_no_group(rt: Runtime, en
     assert annotations(engine, debugger) == {}
 
 
-def test_containers_beyond_the_bound_have_a_shim_of_their_own(rt: Runtime, engine: FakeEngine) -> None:
+def test_containers_beyond_the_limit_have_no_group(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     made = [created(rt, pod, f"c{number}") for number in range(10)]
     assert [SHIM_GROUP in annotations(engine, each) for each in made] == [True] * 8 + [False] * 2
 
 
-def test_creates_side_by_side_keep_the_bound(rt: Runtime, engine: FakeEngine) -> None:
+def test_concurrent_creates_keep_the_limit(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     made = gather([partial(created, rt, pod, f"c{number}") for number in range(24)])
     assert sum(SHIM_GROUP in annotations(engine, each) for each in made) == 8
 
 
-def test_a_container_that_has_ended_leaves_its_place(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_ended_container_frees_its_place(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     made = [created(rt, pod, f"c{number}") for number in range(8)]
     start_container(rt, container_id=made[0])

@@ -15,12 +15,12 @@ from shim.spec.signals import cri_signal, docker_signal
         (pb.SIGRTMAX, "SIGRTMAX"),
     ],
 )
-def test_dockers_names(signal: int, docker: str) -> None:
+def test_signals_have_dockers_names(signal: int, docker: str) -> None:
     assert docker_signal(signal) == docker
 
 
 @pytest.mark.parametrize("signal", pb.Signal.values()[1:], ids=pb.Signal.keys()[1:])
-def test_there_and_back(signal: int) -> None:
+def test_signal_names_round_trip(signal: int) -> None:
     assert cri_signal(docker_signal(signal)) == signal
 
 
@@ -46,5 +46,5 @@ def test_there_and_back(signal: int) -> None:
         ("-5", pb.RUNTIME_DEFAULT),
     ],
 )
-def test_the_signal_is_reported_in_the_words_of_the_cri(docker: str, signal: pb.Signal) -> None:
+def test_the_signal_is_reported_by_its_cri_name(docker: str, signal: pb.Signal) -> None:
     assert cri_signal(docker) == signal

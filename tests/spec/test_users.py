@@ -100,7 +100,7 @@ ASKED: dict[str, tuple[dict[str, Any], Identity]] = {
 
 
 @pytest.mark.parametrize(("asked", "expected"), ASKED.values(), ids=ASKED.keys())
-def test_what_is_asked_for_is_resolved_in_the_image(asked: dict[str, Any], expected: Identity) -> None:
+def test_the_requested_identity_is_resolved_in_the_image(asked: dict[str, Any], expected: Identity) -> None:
     assert who(**asked) == expected
 
 
@@ -146,7 +146,9 @@ REFUSED: dict[str, tuple[dict[str, Any], type[ShimError], str]] = {
 
 
 @pytest.mark.parametrize(("asked", "error", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_whom_the_image_does_not_know_is_refused(asked: dict[str, Any], error: type[ShimError], says: str) -> None:
+def test_users_and_groups_unknown_to_the_image_are_refused(
+    asked: dict[str, Any], error: type[ShimError], says: str
+) -> None:
     with pytest.raises(error) as refused:
         who(**asked)
     assert says in str(refused.value)
@@ -170,7 +172,7 @@ def test_a_sandbox_has_no_user_by_name() -> None:
         ({"supplemental_groups_policy": pb.Strict}, True),
     ],
 )
-def test_most_pods_leave_pause_to_its_image(context: dict[str, Any], asks: bool) -> None:
+def test_most_pods_request_no_user_for_pause(context: dict[str, Any], asks: bool) -> None:
     assert asks_for_identity(pb.LinuxSandboxSecurityContext(**context)) is asks
 
 
@@ -183,7 +185,7 @@ def test_most_pods_leave_pause_to_its_image(context: dict[str, Any], asks: bool)
         {"policy": pb.Strict, "supplemental_groups": [5555]},
     ],
 )
-def test_a_group_that_would_be_mistaken_for_another_is_refused(asked: dict[str, Any]) -> None:
+def test_a_gid_that_names_another_group_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(FailedPrecondition, match="gives the group named 5555 another gid"):
         who(**asked)
 
@@ -196,7 +198,7 @@ _ID = st.integers(0, MAX_ID)
 
 
 @given(_ID, _ID, st.sets(_ID))
-def test_docker_gives_back_what_it_got(uid: int, gid: int, groups: set[int]) -> None:
+def test_the_user_round_trips_through_docker(uid: int, gid: int, groups: set[int]) -> None:
     made = docker_user(Identity(uid=uid, gid=gid, groups=tuple(sorted({gid, *groups}))))
 
     seen = container_user(made.user, made.group_add)
@@ -221,5 +223,5 @@ def test_docker_gives_back_what_it_got(uid: int, gid: int, groups: set[int]) -> 
         ("0:0", ["4294967296"]),
     ],
 )
-def test_a_user_without_a_number_is_unknown(user: str, group_add: list[str] | None) -> None:
+def test_a_user_that_is_not_numeric_is_unknown(user: str, group_add: list[str] | None) -> None:
     assert container_user(user, group_add) is None

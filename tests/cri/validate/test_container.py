@@ -28,7 +28,7 @@ GOOD: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
-def test_good_containers(change: Change) -> None:
+def test_valid_containers_pass(change: Change) -> None:
     check(change)
 
 
@@ -169,7 +169,7 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
-def test_bad_containers(change: Change, message: str) -> None:
+def test_invalid_containers_are_refused(change: Change, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(change)
 

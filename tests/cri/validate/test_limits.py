@@ -40,11 +40,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fields", GOOD.values(), ids=GOOD)
-def test_good_limits(fields: dict[str, Any]) -> None:
+def test_valid_limits_pass(fields: dict[str, Any]) -> None:
     resources(pb.LinuxContainerResources(**fields), field="linux")
 
 
 @pytest.mark.parametrize(("fields", "named"), BAD.values(), ids=BAD)
-def test_bad_limits_are_named(fields: dict[str, Any], named: str) -> None:
+def test_invalid_limits_are_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         resources(pb.LinuxContainerResources(**fields), field="linux")

@@ -33,7 +33,7 @@ GOOD: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
-def test_good_mounts_and_devices(change: Change) -> None:
+def test_valid_mounts_and_devices_pass(change: Change) -> None:
     check(change)
 
 
@@ -157,7 +157,7 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
-def test_bad_mounts_and_devices(change: Change, message: str) -> None:
+def test_invalid_mounts_and_devices_are_refused(change: Change, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(change)
 

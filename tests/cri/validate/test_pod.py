@@ -62,7 +62,7 @@ GOOD: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
-def test_good_pods(change: Change) -> None:
+def test_valid_pods_pass(change: Change) -> None:
     check(change)
 
 
@@ -213,14 +213,14 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
-def test_bad_pods(change: Change, message: str) -> None:
+def test_invalid_pods_are_refused(change: Change, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(change)
 
     assert str(caught.value).startswith(message)
 
 
-def test_a_request_without_configuration() -> None:
+def test_a_request_without_a_configuration_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"^config is missing$"):
         run_pod_sandbox(pb.RunPodSandboxRequest())
 
@@ -251,10 +251,10 @@ def with_user_namespace(change: Callable[[pb.NamespaceOption], object]) -> Chang
         (lambda o: setattr(o, "ipc", pb.NODE), "ipc must not be NODE in a user namespace"),
     ],
 )
-def test_user_namespaces_that_cannot_be(change: Callable[[pb.NamespaceOption], object], message: str) -> None:
+def test_invalid_user_namespaces_are_refused(change: Callable[[pb.NamespaceOption], object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         check(with_user_namespace(change))
 
 
-def test_a_user_namespace_may_have_the_network_of_the_node() -> None:
+def test_a_user_namespace_may_use_the_host_network() -> None:
     check(with_user_namespace(lambda o: setattr(o, "network", pb.NODE)))

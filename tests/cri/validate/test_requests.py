@@ -40,7 +40,7 @@ GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
 
 
 @pytest.mark.parametrize(("check", "request_"), GOOD.values(), ids=GOOD)
-def test_good_requests(check: Callable[[Message], None], request_: Message) -> None:
+def test_valid_requests_pass(check: Callable[[Message], None], request_: Message) -> None:
     check(request_)
 
 
@@ -136,7 +136,7 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
 
 
 @pytest.mark.parametrize(("check", "request_", "message"), BAD.values(), ids=BAD)
-def test_bad_requests(check: Callable[[Message], None], request_: Message, message: str) -> None:
+def test_invalid_requests_are_refused(check: Callable[[Message], None], request_: Message, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(request_)
 
@@ -154,7 +154,7 @@ def test_bad_requests(check: Callable[[Message], None], request_: Message, messa
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_exec_and_attach_want_streams_that_make_sense(changes: dict[str, Any], words: str) -> None:
+def test_exec_and_attach_need_consistent_streams(changes: dict[str, Any], words: str) -> None:
     values: dict[str, Any] = {"container_id": "c", "cmd": ["x"], "stdout": True} | changes
     with pytest.raises(InvalidArgument) as caught:
         validate.exec_(pb.ExecRequest(**values))
@@ -175,7 +175,7 @@ def test_exec_and_attach_want_streams_that_make_sense(changes: dict[str, Any], w
     ],
     ids=["zero", "too high", "too many"],
 )
-def test_port_forward_wants_ports(ports: list[int], words: str) -> None:
+def test_port_forward_needs_valid_ports(ports: list[int], words: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         validate.port_forward(pb.PortForwardRequest(pod_sandbox_id="s", port=ports))
 

@@ -53,7 +53,7 @@ sooner on two processors, and StopPodSandbox has to wait for each start in progr
 
 
 class Locks:
-    """The locks by which RPCs exclude each other. A wait raises Cancelled or DeadlineExceeded at the caller's deadline."""
+    """The locks between RPCs. A wait raises Cancelled or DeadlineExceeded at the end of the caller's scope."""
 
     def __init__(self) -> None:
         self._locks = KeyedLocks()

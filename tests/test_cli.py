@@ -76,7 +76,7 @@ def test_a_flag_that_changes_nothing_is_a_warning(capsys: pytest.CaptureFixture[
     [
         pytest.param(["--log-level=loud"], "flag --log-level: log_level 'loud' is not accepted", 2, id="value"),
         pytest.param(["--network-plugin=kubenet"], "flag --network-plugin: network_plugin 'kubenet'", 2, id="plugin"),
-        # The unit tries again: the file may come a moment later.
+        # The unit restarts the server: the file may appear a moment later.
         pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", 1, id="no-file"),
     ],
 )

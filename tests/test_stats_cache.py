@@ -159,7 +159,7 @@ def test_a_served_answer_is_renewed() -> None:
     assert cache.is_new("returned", 109)
     clock.now = 110
     cache.renew("returned", renewed)
-    assert cache.get("returned") == 109  # it has not been returned yet
+    assert cache.get("returned") == 109  # it has not been served yet
     clock.now = 111
     cache.renew("expired", renewed)
     assert cache.get("expired") is None

@@ -1,4 +1,4 @@
-"""Exec, attach and port-forward from a client's bytes down to the Engine in memory."""
+"""Exec, attach and port-forward from a client's bytes to an Engine in memory."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ from tests.waits import wait_until
 V4 = "v4.channel.k8s.io"
 SERVING = "serving"
 KEPT = 40
-"""Pieces of 64 KiB of a process that has ended: about as much as Docker keeps."""
+"""Pieces of 64 KiB from an ended process: about as much as Docker buffers."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def container(rt: Runtime) -> ContainerId:
 
 @contextmanager
 def client_of(rt: Runtime, task: Task, *kinds: str) -> Iterator[tuple[SpdyClient, dict[str, int]]]:
-    """A client of a session that is served, with its streams open."""
+    """A client of a served session, with open streams."""
     with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
@@ -192,7 +192,7 @@ def test_a_process_that_begins_after_its_client_has_gone_is_killed(
             client.socket.close()
         assert sleeper.poll() is None
         (exec_id,) = engine.execs
-        with engine.start_exec(exec_id):  # Docker takes up the order that no caller waits for any more
+        with engine.start_exec(exec_id):  # Docker starts the exec, for which no caller waits any more
             assert sleeper.wait(SECONDS) == -9
 
 
@@ -246,7 +246,7 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
 
 
 def all_taken(engine: FakeEngine) -> bool:
-    """Whether Docker has none of an exec's output any more."""
+    """Return whether all output of an exec has been read from Docker."""
     [made] = engine.execs.values()
     return made.taken == len(made.script.frames)
 
@@ -295,7 +295,7 @@ def test_output_that_waits_for_a_slow_client_is_bounded(
         while opened["stdout"] not in client.received:
             client.read_some()
         engine.exit_container(container)
-        # The session has given up, and looks how the command has ended.
+        # The session has given up, and checks how the command ended.
         wait_until(lambda: "inspect_exec" in [method for method, _ in engine.calls])
         client.read_to_end()
 

@@ -1,4 +1,4 @@
-"""The process of an exec: waiting for its end, its exit code, and killing it. Docker's API offers only the exit code."""
+"""The process of an exec: waiting for its end, its exit code, and killing it. Docker offers only the exit code."""
 
 import threading
 import time

@@ -55,8 +55,8 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
 def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list[pb.ContainerStatus]:
     """Build the statuses of a pod's containers, newest first.
 
-    A kubelet with EventedPLEG uses the first container of each name in PodSandboxStatus, and does not sort. If an older,
-    ended attempt came first, it would miss the running container and create it again.
+    A kubelet with EventedPLEG uses the first container of each name in PodSandboxStatus, and does not sort. If an ended
+    attempt came first, it would miss the running container and create it again.
     """
     newest_first = sorted(
         records, key=lambda record: (record.state.created_at, record.config.metadata.attempt), reverse=True

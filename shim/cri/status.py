@@ -65,7 +65,7 @@ def _fitting(text: str, room: int) -> str:
 
 
 def _cost(text: str) -> int:
-    """Return the bytes of `text` in the header `grpc-message`: three for `%` and each byte that is not printable ASCII."""
+    """Return the bytes of `text` in the header `grpc-message`: three for `%` and each byte outside printable ASCII."""
     return sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in text.encode())
 
 

@@ -10,8 +10,8 @@ The server writes three kinds of labels:
 
 Docker merges an image's labels into its containers' labels, and `docker commit` gives an image the labels of a
 container. Hence the server reads CRI labels and annotations only from the JSON, and no label proves which runtime
-created a container. Nor does a name: others can use it, and `docker rename` changes it. `HostConfig` does prove it, since
-no image can set it: it holds the name under which the server created the container, and so does a label.
+created a container. Nor does a name: others can use it, and `docker rename` changes it. The proof is in `HostConfig`,
+which no image can set: it holds the name under which the server created the container, and so does a label.
 """
 
 from collections.abc import Mapping

@@ -34,8 +34,8 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
-    # Strategy: close the sandbox for new containers, kill its containers, then kill pause and release its addresses. The
-    # last two steps run in parallel if the pinned namespace makes DEL independent of pause, otherwise in turn.
+    # Strategy: close the sandbox for new containers, kill its containers, then kill pause and release its addresses.
+    # The last two steps run in parallel if the pinned namespace makes DEL independent of pause, otherwise in turn.
     checkpoint = checkpoint_of(rt, record)
     was_ready = record.state.running if checkpoint is None else checkpoint.ready
     if checkpoint is not None:

@@ -14,7 +14,7 @@ from shim.view.records import ImageRecord
 _ENTRYPOINT = ("/pause",)
 """Entrypoint of Kubernetes's pause image and its copies. The calls of other programs are unknown."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The architecture's name in images by its name in the kernel. An emulator of another architecture may make any call."""
+"""Names of architectures: in images by the kernel's name. An emulator of another architecture may make any call."""
 
 _OF_PAUSE = (
     *("exit", "exit_group", "getpid", "gettid", "kill", "pause", "poll", "ppoll", "restart_syscall", "tgkill"),

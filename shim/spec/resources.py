@@ -16,8 +16,8 @@ SMALLEST_MEMORY = 6 << 20
 START_MEMORY = 32 << 20
 """The limit for Docker in place of a smaller limit, which the server writes once the container runs.
 
-The first process of a container is runc, whose memory counts for the limit. runc takes up to 9 MiB, and twice as much if
-it copies itself (opencontainers/runc#4427): with 6 MiB the kernel sometimes kills it, and the start fails.
+The first process of a container is runc, whose memory counts for the limit. runc takes up to 9 MiB, and twice as much
+if it copies itself (opencontainers/runc#4427): with 6 MiB the kernel sometimes kills it, and the start fails.
 """
 
 UNLIMITED_MEMORY = (1 << 63) - (1 << 12)

@@ -162,8 +162,8 @@ def seccomp_options(
         return [f"seccomp={_localhost_profile(reference, localhost_profile, field=field)}"]
     if builtin and daemon_profile in {"default", "builtin", "unconfined"}:
         return [f"seccomp={builtin}"]
-    # Engines that report these words (23.0 and later) also accept `builtin`. Being explicit, it holds even if the daemon
-    # has just been restarted with another default.
+    # Engines that report these words (23.0 and later) also accept `builtin`. Being explicit, it holds even if the
+    # daemon has just been restarted with another default.
     return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []
 
 

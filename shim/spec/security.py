@@ -46,7 +46,7 @@ def no_new_privileges_option(*, no_new_privs: bool) -> str:
 
 
 def _require_loaded(name: str, *, field: str) -> None:
-    """Raise FailedPrecondition if the profile is not loaded: Docker fails only at start, or never if AppArmor is off."""
+    """Raise FailedPrecondition for a profile that is not loaded: Docker fails at start, or never if AppArmor is off."""
     try:
         loaded = lines(APPARMOR_PROFILES.read_bytes())
     except OSError as error:

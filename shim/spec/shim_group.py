@@ -10,8 +10,8 @@ containers took minutes to end, and shims stayed behind. So groups are limited:
 
 - A container with a private PID namespace exits after its execs, and its exit waits only for the runc that kills or
   starts it. Pause and MOST containers, a killing runc for each, and STARTS_OF_A_POD starts are 22 exits.
-- In a shared PID namespace the containerd-shim runs a runc at each exit of a container to kill its execs, and handles no
-  other exit meanwhile. Such a container is in no group.
+- In a shared PID namespace the containerd-shim runs a runc at each exit of a container to kill its execs, and handles
+  no other exit meanwhile. Such a container is in no group.
 """
 
 import secrets
@@ -49,8 +49,8 @@ def joining_shim_group(
 ) -> Iterator[dict[str, str]]:
     """Yield the annotation that adds a container to the group of its pause container; create the container inside.
 
-    Yield {} if the group is full, the container shares a PID namespace, or pause has no group: an earlier server created
-    it, or the Engine has no groups. Also if Docker's default runtime has changed.
+    Yield {} if the group is full, the container shares a PID namespace, or pause has no group: an earlier server
+    created it, or the Engine has no groups. Also if Docker's default runtime has changed.
 
     Holds a lock of the pod until the view knows the new container, so that the group never exceeds its limit.
     """

@@ -1,4 +1,4 @@
-"""Containers whose control groups are composed trees of files, and an Engine that writes to them as runc does."""
+"""Containers whose cgroups are trees of plain files, and an Engine that writes to them like runc."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,21 +17,21 @@ from tests.cgroup.trees import new_group_v1, new_group_v2
 from tests.fakes.engine import FakeEngine
 
 _PAGE = 4096
-"""Bytes; the kernel counts whole pages."""
+"""Bytes."""
 
 
 class RuncEngine(FakeEngine):
-    """Limits of an update reach the group of a container that has one here, memory last."""
+    """Writes the limits of an update to the container's cgroup, memory last."""
 
     def __init__(self) -> None:
         super().__init__()
         self.groups: dict[str, Group] = {}
         self.runtime_fails = ""
-        """What the runtime says once it has written all but memory; Docker then forgets the update."""
+        """Error of the runtime after it has written all limits but memory; Docker then discards the update."""
         self.loses_answers = False
-        """Whether the next update is made, but its answer is lost."""
+        """Whether the next update is applied but its answer is lost."""
         self.then = ""
-        """What the update after that one fails with."""
+        """Error of the update after the next."""
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         former = dict(self.containers[container_id].host)
@@ -72,7 +72,7 @@ class RuncEngine(FakeEngine):
 
 @dataclass
 class Groups:
-    """The groups of this test's containers, by id."""
+    """The cgroups of this test's containers, by id."""
 
     rt: Runtime
     engine: RuncEngine
@@ -81,7 +81,7 @@ class Groups:
     made: dict[str, Group] = field(default_factory=dict)
 
     def of(self, container_id: ContainerId, **changed: str) -> Group:
-        """Compose the group of a running container."""
+        """Create the cgroup of a running container."""
         compose = new_group_v2 if self.version == "2" else new_group_v1
         group: Group = compose(self.root, container_id, **changed)
         self.made[container_id] = self.engine.groups[container_id] = group
@@ -96,7 +96,7 @@ class Groups:
         return self.made[container_id]
 
     def file(self, container_id: str, name: str) -> str:
-        """What a file says."""
+        """Return the content of a cgroup file."""
         (path,) = self.root.glob(f"**/{container_id}/{name}")
         return path.read_text().strip()
 
@@ -104,7 +104,7 @@ class Groups:
 def composed_groups(
     rt: Runtime, engine: FakeEngine, root: Path, monkeypatch: pytest.MonkeyPatch, *, version: str
 ) -> Groups:
-    """Let containers have groups below `root`, of a version."""
+    """Give containers cgroups of this version below `root`."""
     assert isinstance(engine, RuncEngine)
     engine.engine_info = replace(engine.engine_info, cgroup_version=version)
     rt.facts.info(max_age=0)

@@ -1,4 +1,4 @@
-"""Mounts of each kind of propagation, for tests that are root."""
+"""Mounts of each kind of propagation, for tests that run as root."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.mounts import need_root, unmount_below
 
 @contextmanager
 def propagating_mounts(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Give a directory on a mount of each kind inside the block."""
+    """Yield a directory on a mount of each kind."""
     need_root()
     found = {}
     for kind in ("shared", "private", "slave"):
@@ -19,7 +19,7 @@ def propagating_mounts(tmp_path: Path) -> Iterator[dict[str, Path]]:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", point], check=True)
         subprocess.run(["mount", "--make-shared" if kind == "slave" else f"--make-{kind}", point], check=True)
         found[kind] = point
-    # A slave has a master: the same file system once more, made to follow the first.
+    # A slave mount needs a master: a second mount of the file system follows the first.
     subprocess.run(["mount", "--bind", found["slave"], found["slave"]], check=True)
     subprocess.run(["mount", "--make-slave", found["slave"]], check=True)
     for point in found.values():

@@ -23,7 +23,7 @@ LIMITED = HostSettings(
 
 
 def record_of(rt: Runtime, group: Group | None = None, *, host: HostSettings = LIMITED) -> ContainerRecord:
-    """A running container with this process as its first."""
+    """A running container whose first process is this process."""
     record = replace(rt.view.container(running(rt, ready_pod(rt))), host=host)
     record = replace(record, state=replace(record.state, pid=os.getpid()))
     if group is not None:
@@ -148,7 +148,7 @@ def test_dockers_limits_are_reported_if_the_cgroup_vanishes(rt: Runtime, tmp_pat
         memory_limit_in_bytes=64 * MIB,
         memory_swap_limit_in_bytes=64 * MIB,
     )
-    assert actual_resources(rt, record) == docker  # this process is in no group of the container's
+    assert actual_resources(rt, record) == docker  # this process is not in the container's cgroup
     group = new_group_v2(tmp_path / "gone", record.id)
     rt.cgroups.remember(record.id, Place(os.getpid(), replace(group, directory=f"{tmp_path}/no/{record.id}"), group))
     docker.oom_score_adj = own_score()

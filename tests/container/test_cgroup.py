@@ -78,10 +78,10 @@ def test_memory_limits_that_docker_cannot_set_are_written(memory: int, swap: int
 
 
 def test_limits_fail_for_a_process_outside_its_containers_cgroup(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As below a sandbox of the runtime's: what Docker does itself goes on, what needs writing is refused."""
+    """Like in a sandboxed runtime: limits that Docker applies pass, limits that need writing are refused."""
     record = rt.view.container(running(rt, ready_pod(rt)))
     small = Resources(memory_limit_in_bytes=1 << 20)
-    assert group_to_write(rt, record, resources=small) is None  # it has ended
+    assert group_to_write(rt, record, resources=small) is None  # the process has ended
     monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
     record = replace(record, state=replace(record.state, pid=os.getpid()))
     assert group_to_write(rt, record, resources=Resources(cpu_shares=5)) is None

@@ -36,7 +36,7 @@ def test_checks_stop_when_the_container_has_ended(rt: Runtime, engine: FakeEngin
 
 
 def test_an_unavailable_view_is_an_error(rt: Runtime) -> None:
-    """Else the time in which Docker may start it late would pass while Docker is away."""
+    """Otherwise the time limit for late starts would expire during an outage of Docker."""
     container = created(rt, ready_pod(rt))
     rt.view.disconnect("docker cannot be reached")
     with pytest.raises(Unavailable):
@@ -47,14 +47,14 @@ def test_an_unavailable_view_is_an_error(rt: Runtime) -> None:
 
 
 class Waiting:
-    """A change that waits for another one to end."""
+    """A change that waits for another change."""
 
     def __init__(self, rt: Runtime, container: str) -> None:
         self._rt, self._container = rt, container
         self._asked = threading.Event()
 
     def change(self) -> bool:
-        """Return whether the container runs when its turn has come."""
+        """Return whether the container runs when the change gets the lock."""
         self._asked.set()
         with changing(self._rt, self._container) as record:
             return record.state.running

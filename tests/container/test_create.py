@@ -219,7 +219,7 @@ def test_a_failed_create_keeps_host_paths_for_other_containers(rt: Runtime, engi
         caller.start()
         gate.wait_entered()
         created(rt, sandbox, "second", mounts=[mount])
-        mounted = os.open(shared, os.O_PATH | os.O_DIRECTORY)  # this very directory, as its mount has it
+        mounted = os.open(shared, os.O_PATH | os.O_DIRECTORY)  # this directory, by its path on its mount
         client.cancel()
         caller.join(SECONDS)
 
@@ -294,7 +294,7 @@ def create_privileged(rt: Runtime, sandbox: str, *, pod: pb.PodSandboxConfig) ->
 
 
 def privileged_pod() -> pb.PodSandboxConfig:
-    """A pod as a kubelet sends it once any of its containers is privileged."""
+    """A pod like a kubelet's, once any of its containers is privileged."""
     pod = pod_config()
     pod.linux.security_context.privileged = True
     return pod
@@ -335,7 +335,7 @@ def test_unified_keys_on_cgroup_v1_fail_at_create(rt: Runtime) -> None:
 
 
 def test_docker_log_options_bound_its_copy_of_the_output(rt: Runtime, engine: FakeEngine) -> None:
-    """Whatever the daemon's defaults are: it adds those that are not said here."""
+    """The daemon would add its defaults for missing options."""
     log_config = engine.containers[created(rt, ready_pod(rt))].body["HostConfig"]["LogConfig"]
     assert log_config == {
         "Type": "json-file",
@@ -379,7 +379,7 @@ def test_another_log_driver_is_used_if_dockers_options_clash(
 
 
 def test_the_log_directory_comes_from_the_create_request(rt: Runtime) -> None:
-    """It moves when its setting does, and the kubelet collects only what is there."""
+    """The directory moves with a kubelet setting, and the kubelet collects only logs in the current directory."""
     sandbox = ready_pod(rt, log_directory="/var/log/old/p")
     now = pb.PodSandboxConfig(log_directory="/var/log/new/p")
 
@@ -395,7 +395,7 @@ def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
 
 
 def test_a_log_path_too_long_for_the_kernel_is_refused(rt: Runtime, engine: FakeEngine) -> None:
-    """Each half of it may be short enough, and the pod's is not in the request."""
+    """Each part alone may be short enough, and the pod's directory is not in the request."""
     sandbox = ready_pod(rt, log_directory="/" + "d/" * 1500)
     before = len(engine.containers)
     with pytest.raises(InvalidArgument, match=r"^config\.log_path below .* has 4101 bytes, at most 4095 are allowed"):
@@ -416,7 +416,7 @@ def test_mounts_get_the_selinux_label_of_the_container(
     ]
     sandbox = ready_pod(rt)
     created(rt, sandbox, mounts=asked)
-    assert labelled == []  # SELinux is off: accepted, nothing to do
+    assert labelled == []  # SELinux is off: accepted without labels
 
     engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
     created(rt, sandbox, mounts=asked[1:])
@@ -467,7 +467,7 @@ def test_an_image_is_inspected_only_for_its_first_container(rt: Runtime, engine:
 
     created(rt, sandbox, "second")
 
-    # The view inspects what it hears of, at times of its own.
+    # The view also inspects containers after Docker's events, at any time.
     assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]
 
 

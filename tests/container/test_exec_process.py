@@ -32,7 +32,7 @@ def container(rt: Runtime) -> ContainerId:
 
 @pytest.fixture
 def leader() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that leads a group, as those of an exec do, with a child whose pid it prints."""
+    """A group leader, like the process of an exec, with a child whose pid it prints."""
     script = "sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
         yield process
@@ -40,7 +40,7 @@ def leader() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def begun(engine: FakeEngine, container: ContainerId, *, pid: int) -> str:
-    """An exec that has closed its output and goes on."""
+    """An exec that has closed its output and runs on."""
     engine.script_exec(ExecScript(endless=True, pid=pid))
     exec_id = engine.create_exec(container, body={"Cmd": ["x"]})
     with engine.start_exec(exec_id):
@@ -57,7 +57,7 @@ def test_the_process_group_is_killed(
     assert end_process(rt, exec_id, container_id=container) is None
 
     assert leader.wait(SECONDS) == -9
-    # The pipe ends when the last process that holds it has ended.
+    # The pipe ends when the last process that holds it ends.
     assert leader.stdout.read() == b""
 
 
@@ -146,7 +146,7 @@ def test_a_kill_without_a_free_descriptor_is_repeated_later(
 def test_the_last_exit_is_reported_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     rt.view.disconnect("the list of containers failed")
     epoch = rt.view.begin_sync()
-    with deadline.bound(0):  # in which whatever waits for the view would fail
+    with deadline.bound(0):  # in which a wait for the view would fail
         assert last_known_running(rt, container)
     rt.view.complete_sync(epoch)
     engine.exit_container(container)
@@ -208,7 +208,7 @@ def test_docker_is_not_polled_while_the_process_runs(
     exec_id = begun(engine, container, pid=leader.pid)
     with deadline.bound(3.0), pytest.raises(DeadlineExceeded):
         wait_ended(rt, exec_id, container_id=container)
-    assert inspects(engine) == 2  # for its pid, and to be sure of it
+    assert inspects(engine) == 2  # for its pid, and after opening it
     os.killpg(leader.pid, 9)
 
 
@@ -311,7 +311,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
     leader: "subprocess.Popen[bytes]",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stand-in for one in a disk wait: the signals do not reach it at first."""
+    """A stand-in for a process in a disk wait, which signals do not end at first."""
     exec_id = begun(engine, container, pid=leader.pid)
     began = time.monotonic()
     with monkeypatch.context() as stuck:

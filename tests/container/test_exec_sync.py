@@ -23,7 +23,7 @@ SECONDS = 20.0
 
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    """A real process to be killed."""
+    """A real process to kill."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         yield process
         process.kill()
@@ -161,7 +161,7 @@ def test_a_command_that_begins_after_the_deadline_is_killed(
 
     assert sleeper.poll() is None
     (exec_id,) = engine.execs
-    with engine.start_exec(exec_id):  # Docker takes up the order that no caller waits for any more
+    with engine.start_exec(exec_id):  # Docker starts the exec, for which no caller waits any more
         assert sleeper.wait(SECONDS) == -9
 
 
@@ -212,7 +212,7 @@ def test_an_uninspectable_container_loses_no_output(
 
 
 class LateStream(FakeProcessStream):
-    """Output of which a piece comes in each of some periods that it is read for, and whose end never comes."""
+    """Output with a piece in each of several periods, and without an end."""
 
     def __init__(self, pieces: int) -> None:
         self.left = pieces
@@ -240,7 +240,7 @@ def test_late_output_survives_the_end_of_the_container(
 
 @pytest.fixture
 def first(rt: Runtime, engine: FakeEngine) -> Iterator["subprocess.Popen[bytes]"]:
-    """The first process of the one container that there is, a real one."""
+    """A real process as the first process of the only container."""
     container = running(rt, ready_pod(rt))
     with subprocess.Popen(["sleep", "1000"]) as process:
         engine.containers[container].pid = process.pid
@@ -270,7 +270,7 @@ def test_exit_code_0_in_a_killed_container_is_an_error(
         gate.wait_entered()
         first.kill()
         first.wait(SECONDS)
-        with engine.held("inspect_container", container):  # Docker learns of it a moment later
+        with engine.held("inspect_container", container):  # Docker learns of the end a moment later
             engine.release(gate)
             with pytest.raises(TimeoutError):
                 answer.result(0.1)
@@ -287,7 +287,7 @@ def test_a_command_whose_container_ended_before_it_began_has_no_exit_code(
     engine.script_exec(ExecScript(exit_code=code))
     assert exec_sync(rt, container_id=container, cmd=["x"], timeout=0).exit_code == code
 
-    first.kill()  # Docker learns of it later
+    first.kill()  # Docker learns of the end later
     first.wait(SECONDS)
     engine.script_exec(ExecScript(exit_code=code))
     with pytest.raises(FailedPrecondition, match=f"container {container} is not running"):

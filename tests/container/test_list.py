@@ -52,7 +52,7 @@ def test_ids_may_be_prefixes(rt: Runtime) -> None:
 
 def test_an_ambiguous_prefix_is_an_error_and_an_unknown_id_matches_nothing(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
-    containers = [created(rt, sandbox, f"c{number}") for number in range(17)]  # two begin with the same digit
+    containers = [created(rt, sandbox, f"c{number}") for number in range(17)]  # two ids begin with the same digit
     first = next(c[0] for c in containers if sum(other[0] == c[0] for other in containers) > 1)
     with pytest.raises(InvalidArgument, match=f"'{first}' fits "):
         list_containers(rt, filter=pb.ContainerFilter(id=first))
@@ -60,7 +60,7 @@ def test_an_ambiguous_prefix_is_an_error_and_an_unknown_id_matches_nothing(rt: R
 
 
 def test_the_image_has_no_runtime_handler(rt: Runtime) -> None:
-    """A kubelet that distinguishes images by handler would else find none in use, and collect them all."""
+    """Otherwise a kubelet that distinguishes images by handler would find none in use, and collect them all."""
     asked = pb.ImageSpec(image=BUSYBOX, user_specified_image="busybox", runtime_handler="runc")
     container = created(rt, ready_pod(rt), image=asked)
 

@@ -63,7 +63,7 @@ def test_the_error_of_the_oci_runtime_is_returned(rt: Runtime, engine: FakeEngin
 
 
 def test_the_log_is_followed_before_the_start(rt: Runtime, engine: FakeEngine, logs: FakeLogs) -> None:
-    """Docker reports where its own file is only afterwards, and then says the same."""
+    """Docker reports the path of its file only after the start; it is the same path."""
     container = created(rt, ready_pod(rt))
     engine.fail_next("start_container", ShimError("no"))
     with pytest.raises(ShimError, match="no"):
@@ -78,7 +78,7 @@ def test_the_log_is_followed_before_the_start(rt: Runtime, engine: FakeEngine, l
 
 
 def test_a_log_whose_path_docker_does_not_report_is_followed(rt: Runtime, logs: FakeLogs) -> None:
-    """The container keeps the driver it was made with; one made before the setting was changed goes on with its own."""
+    """A container keeps the log driver of its create, even if the setting changes."""
     pod = ready_pod(rt)
     before = created(rt, pod, "before")
     changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver="local"))
@@ -104,12 +104,12 @@ def test_a_container_starts_even_if_its_log_cannot_be_written(rt: Runtime, logs:
     assert rt.view.container(running(rt, ready_pod(rt))).state.running
 
 
-# --- a client that leaves while Docker starts it ----------------------------------------------------------
+# --- a client that goes away during a start ---------------------------------------------------------------
 
 
 @contextmanager
 def left_starting(rt: Runtime, engine: FakeEngine, container: str) -> Iterator[Future[None]]:
-    """Let Docker be about to start a container, and the client be gone, inside the block."""
+    """Hold Docker's start of a container, with the client gone, inside the block."""
     scope = deadline.Scope()
 
     def start() -> None:
@@ -137,7 +137,7 @@ def test_a_container_started_in_a_stopping_pod_is_killed_even_if_its_client_goes
     sandbox = ready_pod(rt)
     container = created(rt, sandbox)
     with ThreadPoolExecutor(1) as pool:
-        # Stop has found nothing to kill in the container, and pause still runs: the container can start.
+        # StopPodSandbox found no running container, and pause still runs: the container can start.
         with engine.held("kill_container", sandbox) as pause_killed:
             with left_starting(rt, engine, container) as call:
                 stop = pool.submit(stop_pod_sandbox, rt, sandbox_id=sandbox)
@@ -155,7 +155,7 @@ def test_a_container_whose_limits_cannot_be_written_is_killed(rt: Runtime, monke
         raise NotFound(f"process {pid} is in no control group of container {container}")
 
     monkeypatch.setattr(rt.cgroups, "find", in_no_group)
-    monkeypatch.setattr("shim.container.cgroup.ends", lambda _pid: False)  # the fake's processes never were
+    monkeypatch.setattr("shim.container.cgroup.ends", lambda _pid: False)  # the fake has no real processes
     with pytest.raises(FailedPrecondition, match=f"write limits of container {container}"):
         start_container(rt, container_id=container)
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
@@ -200,7 +200,7 @@ def test_a_container_whose_start_docker_does_not_answer_is_killed(
 
 
 def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
-    """Create a container whose start Docker has not answered, and not done."""
+    """Create a container whose start Docker has neither answered nor performed."""
     container = created(rt, ready_pod(rt))
     engine.fail_next("start_container", Unavailable("docker is restarted"))
     with pytest.raises(Unavailable):
@@ -261,7 +261,7 @@ def test_two_containers_of_an_attempt_do_not_both_start(rt: Runtime, engine: Fak
     sandbox = ready_pod(rt)
     first = created(rt, sandbox)
     failures = [ShimError("removal failed")] * 2
-    engine.fail_next("remove_container", *failures)  # so it stays beside the second
+    engine.fail_next("remove_container", *failures)  # so both containers exist
     second = created(rt, sandbox, log_path="other.log")
     start_container(rt, container_id=first)
     with pytest.raises(AlreadyExists, match=f"attempt 0 of app runs in this pod as {first}"):
@@ -297,5 +297,5 @@ def test_starts_of_a_pod_are_limited(rt: Runtime, engine: FakeEngine) -> None:
         for start in starts:
             with pytest.raises(FailedPrecondition):
                 start.result()
-    assert len(engine.calls_of("start_container")) == 1 + at_once  # with pause
+    assert len(engine.calls_of("start_container")) == 1 + at_once  # together with pause
     assert not any(engine.inspect_container(each).state.running for each in made)

@@ -117,7 +117,7 @@ def test_cgroup_files_are_written_after_dockers_update(rt: Runtime, v2: Groups) 
     assert v2.file(container, "memory.high") == str(MIB)
     assert v2.file(container, "memory.swap.max") == "4096"
     assert v2.file(container, "hugetlb.2MB.max") == v2.file(container, "hugetlb.2MB.rsvd.max") == str(2 * MIB)
-    # Docker's next update writes what it knows of; then come the files again.
+    # Docker's next update resets its limits; then the server writes the files again.
     update(rt, container, Resources(memory_limit_in_bytes=32 * MIB))
     assert (v2.file(container, "memory.max"), v2.file(container, "memory.swap.max")) == (str(32 * MIB), "4096")
 
@@ -255,7 +255,7 @@ def test_a_failed_write_after_dockers_update_is_rolled_back(rt: Runtime, v2: Gro
 
 
 def test_dockers_fields_are_restored_after_a_lost_answer(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
-    """What it never had a value for gets the kernel's: Docker cannot forget a limit."""
+    """A limit without a former value gets the kernel's: Docker cannot remove a limit."""
     container = running(rt, ready_pod(rt))
     v1.of(container)
     engine.loses_answers = True
@@ -300,7 +300,7 @@ def failure_of(rt: Runtime, container: ContainerId, resources: Resources) -> Shi
 
 
 def restarted(rt: Runtime) -> Runtime:
-    """What another server finds."""
+    """The limits that another server reads."""
     return replace(rt, limits=LimitStore(rt.config.root_directory / "limits"))
 
 
@@ -372,7 +372,7 @@ def test_a_container_that_ends_meanwhile_is_a_failed_precondition(
         goes_on = failure_of(rt, container, LIMITS)
 
         engine.fail_next("update_container", ShimError(words))
-        first.kill()  # Docker learns of it later
+        first.kill()  # Docker learns of the end later
         first.wait()
         ended = failure_of(rt, container, LIMITS)
     assert (type(goes_on), str(goes_on)) == (ShimError, words)
@@ -381,6 +381,6 @@ def test_a_container_that_ends_meanwhile_is_a_failed_precondition(
 
 
 def run_as(rt: Runtime, engine: RuncEngine, container: ContainerId, *, pid: int) -> None:
-    """Let a real process be the first one of a container."""
+    """Make a real process the first process of a container."""
     engine.containers[container].pid = pid
     rt.view.refresh_container(container)

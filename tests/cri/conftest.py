@@ -1,4 +1,4 @@
-"""A real gRPC server on a real unix socket, with whatever servicer a test brings."""
+"""A real gRPC server on a real unix socket, with a servicer from the test."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from shim.cri.interceptors import NamesOf
 from shim.cri.server import CriServer
 
 SECONDS = 20
-"""Bound on what a test waits for."""
+"""Limit for the waits of a test."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ def client(path: Path) -> grpc.Channel:
 
 @pytest.fixture
 def out() -> Iterator[io.StringIO]:
-    """What is logged, each line as JSON."""
+    """Captures log lines as JSON."""
     stream, before = io.StringIO(), structlog.get_config()
     log.configure(level="debug", style="json", stream=stream)
     yield stream

@@ -1,4 +1,4 @@
-"""A client that checks at each RPC that its events have left before its answer. For any server."""
+"""A client that checks for each RPC that the events precede the answer. Works with any server."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +12,23 @@ from shim.api.v1 import api_pb2_grpc as api
 from tests.cri.frames import Relay
 
 SECONDS = 60
-"""Bound on an RPC."""
+"""Limit for an RPC."""
 LARGE = {"large": "x" * 8192}
-"""Annotations with which a few events fill what a client that does not read takes: 64 KiB.
+"""Annotations so large that a few events fill the 64 KiB window of a client that does not read.
 
-Few, not one: a client that reads may be some events behind when the machine is busy.
+Several events must fit, since a reading client may lag behind on a busy machine.
 """
 
 
 def channel(path: Path) -> grpc.Channel:
-    """Open a connection of its own, whose window does not grow."""
+    """Open a separate connection, whose window does not grow."""
     return grpc.insecure_channel(
         f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     )
 
 
 class Caller:
-    """Streams of events and RPCs on one connection, through a relay that reads it."""
+    """Event streams and RPCs on a connection through a relay that reads its frames."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Caller:
         idle: int,
         subscribed: Callable[[Sequence[int]], object],
     ) -> None:
-        """`readers` streams are read and `idle` ones are not; `subscribed` waits until the server has those numbers."""
+        """Open `readers` streams that are read and `idle` unread streams; `subscribed` waits for the server's count."""
         self._frames = relay.frames
         self._stub = stub
         self._subscribed = subscribed
@@ -48,7 +48,7 @@ class Caller:
         self._next = 1 + 2 * (readers + idle)
         for _ in range(readers):
             threading.Thread(target=_read, args=(self._subscribe(),), daemon=True).start()
-        # gRPC numbers streams as it comes to them: from here on those that are read have the first numbers.
+        # gRPC numbers streams in the order of their start, so streams that are read have the first numbers.
         subscribed(self._streams)
         self.idle = [self._subscribe() for _ in range(idle)]
         subscribed([*self._streams, *not_read])
@@ -56,21 +56,21 @@ class Caller:
         self._expected = self._sent("Version", pb.VersionRequest())[0]
 
     def add_idle(self) -> None:
-        """Open another stream that is not read, in place of one that was dropped."""
+        """Open another unread stream in place of a dropped one."""
         number, self._next = self._next, self._next + 2
         self.idle.append(self._subscribe())
         self._subscribed([number])
         self._expected = self._sent("Version", pb.VersionRequest())[0]
 
     def call(self, events: int, rpc: str, request: Any) -> str:
-        """Make an RPC of which so many events come, and give the id in its answer or what it failed with."""
+        """Make an RPC that causes this many events; return the id in its answer, or its error."""
         self._expected = [many + events for many in self._expected]
         sent, answer = self._sent(rpc, request)
         assert sent == self._expected, rpc
         return answer
 
     def live(self, pod: pb.PodSandboxConfig, container: pb.ContainerConfig) -> None:
-        """Take a pod with a container from its beginning to its end."""
+        """Run, stop and remove a pod with a container."""
         made = self.call(2, "RunPodSandbox", pb.RunPodSandboxRequest(config=pod))
         request = pb.CreateContainerRequest(pod_sandbox_id=made, config=container, sandbox_config=pod)
         inner = self.call(1, "CreateContainer", request)
@@ -84,7 +84,7 @@ class Caller:
         return self._stub.GetContainerEvents(pb.GetEventsRequest(), timeout=3600)
 
     def _sent(self, rpc: str, request: Any) -> tuple[list[int], str]:
-        """Make an RPC; gives how many events each stream had got when its answer left, and the answer."""
+        """Make an RPC; return the events sent on each stream before its answer, and the answer."""
         number, self._next = self._next, self._next + 2
         try:
             answer = getattr(self._stub, rpc)(request, timeout=SECONDS)

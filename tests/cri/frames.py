@@ -1,6 +1,6 @@
-"""A relay in front of a server that notes in which order its answers leave on a connection.
+"""A relay in front of a server that records the order of its answers on a connection.
 
-A client has threads of its own, so its order says nothing. One HTTP/2 connection has one order: this reads its frames.
+The threads of a client may reorder answers, but the frames of an HTTP/2 connection have a fixed order.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _DATA, _HEADERS = 0, 1
 
 @dataclass
 class _Messages:
-    """Counts the messages of one stream: five bytes before each, the last four its length."""
+    """Counts the messages of a stream: five bytes precede each, of which the last four are its length."""
 
     count: int = 0
     _rest: bytes = b""
@@ -30,12 +30,12 @@ class _Messages:
 
 @dataclass
 class Frames:
-    """What the server has sent on one connection."""
+    """Frames that the server has sent on a connection."""
 
     messages: dict[int, _Messages] = field(default_factory=dict)
-    """By stream; clients count theirs 1, 3, 5 and so on."""
+    """By stream id; clients use 1, 3, 5 and so on."""
     before: dict[int, Counter[int]] = field(default_factory=dict)
-    """How many messages each stream had got when the first headers of a stream came, by that stream."""
+    """Message counts of all streams at the first headers of a stream, by that stream's id."""
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class Frames:
 
 
 class Relay:
-    """Passes on one connection to the server at `path`, from `start` to `stop`."""
+    """Relays a connection to the server at `path`, from `start` to `stop`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_suffix(".relay")

@@ -11,7 +11,7 @@ from shim.domain.errors import FailedPrecondition
 
 
 def passed(monkeypatch: pytest.MonkeyPatch, passed: socket.socket) -> dict[str, str]:
-    """Pass a copy of the socket as systemd would, at another number than 3."""
+    """Pass a copy of the socket like systemd, at another descriptor than 3."""
     monkeypatch.setattr(activation, "_FIRST_FD", os.dup(passed.fileno()))
     return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "cri", "HOME": "/root"}
 

@@ -1,4 +1,4 @@
-"""Events are on their streams before the answers of the RPCs that caused them: read off the connection itself."""
+"""Events are sent before the answers of the RPCs that cause them, as the frames of the connection show."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +23,7 @@ Call = Callable[..., Caller]
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drop a client only after 2 s in which it takes nothing: one that reads may not run for 100 ms."""
+    """Drop a client only after 2 s without a read: on a busy machine a reading client may pause for 100 ms."""
     monkeypatch.setattr(broadcast, "_TICKS_IDLE", 200)
     monkeypatch.setattr(broadcast, "_TICKS", 4000)
 

@@ -19,7 +19,7 @@ from tests.cri.conftest import SECONDS, Serve, client
 
 
 class Runtime(api.RuntimeServiceServicer):
-    """Does what the test wants in Version, RunPodSandbox and StreamContainers."""
+    """Runs the test's functions in Version, RunPodSandbox and StreamContainers."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
@@ -49,7 +49,7 @@ def raising(failure: BaseException) -> Callable[[], None]:
 
 
 def lines(out: io.StringIO, method: str) -> list[dict[str, Any]]:
-    """Give the lines of one RPC; its last may still be on the way when the client has its answer."""
+    """Return the log lines of an RPC; wait for the last line, which may come after the answer."""
     every = [json.loads(line) for line in out.getvalue().splitlines()]
     return [line for line in every if line.get("method") == method]
 

@@ -1,4 +1,4 @@
-"""What is read every second: without one call to Docker, and the same in one piece and in many."""
+"""Frequent reads make no call to Docker, and lists equal their streams."""
 
 import threading
 from collections.abc import Callable
@@ -26,10 +26,10 @@ READS = (
 
 
 class Reads:
-    """The two services, asked without a wire between."""
+    """The two services, called directly without gRPC."""
 
     def __init__(self, rt: Runtime) -> None:
-        self.context: Any = None  # no read uses it
+        self.context: Any = None  # reads do not use the context
         self.runtime = RuntimeService(rt)
         self.images = ImageService(rt)
 
@@ -60,7 +60,7 @@ def reads(rt: Runtime) -> Reads:
 def test_reads_make_no_docker_call(rt: Runtime, engine: FakeEngine, reads: Reads, rpc: str) -> None:
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
-    # Events of what was just done may still be on their way to a refresh.
+    # Events of previous changes may still cause a refresh.
     wait_until(lambda: _is_quiet(engine))
     with engine.held("list_images"), engine.held("list_containers"), engine.held("inspect_container"):
         before = len(engine.calls)
@@ -70,14 +70,14 @@ def test_reads_make_no_docker_call(rt: Runtime, engine: FakeEngine, reads: Reads
 
 
 def _is_quiet(engine: FakeEngine) -> bool:
-    """Whether Docker has not been asked anything for a moment."""
+    """Return whether Docker has received no calls for a moment."""
     before = len(engine.calls)
     threading.Event().wait(0.1)
     return len(engine.calls) == before
 
 
 def test_reads_see_a_change_immediately(rt: Runtime, reads: Reads) -> None:
-    """What an RPC did is in the next answer, though no event has come: the fake's are not delayed."""
+    """The next read shows the effect of an RPC before Docker's event arrives."""
     sandbox = ready_pod(rt)
     listed = reads.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), reads.context).items
     assert [(one.id, one.state) for one in listed] == [(sandbox, pb.SANDBOX_READY)]

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - gRPC names the methods
-"""The door behind a socket of systemd, with the real socket, threads and gRPC; systemd is played by the test."""
+"""The relay behind systemd's socket, with real sockets, threads and gRPC; the test plays systemd."""
 
 import errno
 import os
@@ -90,7 +90,7 @@ def test_a_client_that_connected_before_the_server_is_answered(systemd: Systemd)
 
 
 class NoDescriptor(socket.socket):
-    """What the relay gets when it asks for a socket and accepting the client has taken the last descriptor."""
+    """Fail to create a socket, as if accepting the client had taken the last descriptor."""
 
     def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         if fileno is None and threading.current_thread().name == "relay":

@@ -1,4 +1,4 @@
-"""Each RPC over the wire, down through the real domain to the Engine in memory."""
+"""Each RPC over gRPC, with the real domain and an Engine in memory."""
 
 import grpc
 import pytest

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 HELD_SECONDS = 240.0
-"""Bound on a call that is held until the test has made others: a thousand of them take a busy machine a minute."""
+"""Limit for a call that waits until the test has made others; a thousand calls take a minute on a busy machine."""
 
 
 class Runtime(api.RuntimeServiceServicer):
-    """Version answers at once; StopContainer when the test lets it, or its client is gone."""
+    """Version answers at once; StopContainer when the test allows it, or its client goes away."""
 
     def __init__(self, *, stubborn: bool = False) -> None:
         self.entered = threading.Semaphore(0)
@@ -213,7 +213,7 @@ def test_rpcs_are_answered_again_after_a_lack_of_threads(
     with monkeypatch.context() as short:
         no_thread_for(f"cri_{READY}", short)
         waiting = at.runtime.Version.future(pb.VersionRequest(version="v1"), timeout=SECONDS)
-        with pytest.raises(grpc.RpcError):  # one worker would have sufficed
+        with pytest.raises(grpc.RpcError):  # a single worker would have sufficed
             at.runtime.Version(pb.VersionRequest(version="v2"), timeout=0.5)
     assert at.runtime.Version(pb.VersionRequest(version="v3"), timeout=SECONDS).version == "v3"
     assert waiting.result().version == "v1"
@@ -299,7 +299,7 @@ def test_a_stop_finishes_sandboxes_in_progress_and_admits_none(serve: Serve, run
 
 
 def refusal_of_a_stop(at: Served) -> tuple[grpc.StatusCode, bool]:
-    """Ask for stops until one is refused; gives its code, and whether its handler was entered."""
+    """Call StopContainer until a call is refused; return its code, and whether its handler ran."""
     while True:
         call = at.runtime.StopContainer.future(pb.StopContainerRequest(container_id="c"), timeout=0.1)
         if call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -317,7 +317,7 @@ def test_a_sandbox_is_cancelled_at_the_end_of_the_grace_period(serve: Serve, run
 
 
 def test_a_cancelled_rpc_has_time_to_end(serve: Serve) -> None:
-    """Such as a start that Docker has begun: cut short, it would run without the kubelet knowing why."""
+    """Such as a start that Docker has begun: interrupted, the container would run unknown to the kubelet."""
     stubborn = Runtime(stubborn=True)
     at = serve(stubborn)
     call = stopping(at.runtime, stubborn)

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - gRPC names the methods
-"""Spans of RPCs arrive at a real collector: one of OpenTelemetry's service, in this process."""
+"""Spans of RPCs arrive at a real collector: a server of OpenTelemetry's gRPC service in this process."""
 
 import queue
 import sys
@@ -93,7 +93,7 @@ def traced(config: Config, directory: Path, *, metadata: tuple[tuple[str, str], 
 
 
 def code_of(span: Span) -> int:
-    """The gRPC code of an RPC. OpenTelemetry counts those as errors of a server that are not its client's."""
+    """The gRPC code of an RPC. OpenTelemetry counts codes as errors of the server if the client did not cause them."""
     [code] = [each.value.int_value for each in span.attributes if each.key == "rpc.grpc.status_code"]
     return code
 

@@ -8,7 +8,7 @@ from shim.cri.unknown_fields import REMEMBERED_FIELDS, UnknownFieldWarnings, unk
 
 
 def from_newer(message: Message, number: int, value: int = 1) -> bytes:
-    """Serialise a message as a client does whose CRI has a field of this number, here an integer."""
+    """Serialise a message like a client whose CRI has an integer field of this number."""
     return message.SerializeToString() + bytes([0x80 | (number << 3 & 0x7F), number >> 4, value])
 
 

@@ -1,4 +1,4 @@
-"""Every call is done, also where there are not as many threads as calls."""
+"""Every call is run, even if there are fewer threads than calls."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def workers() -> Iterator[Workers]:
 
 
 def busy(workers: Workers, count: int) -> threading.Event:
-    """Let so many threads have something to do until the event is set."""
+    """Keep this many threads busy until the event is set."""
     leave, entered = threading.Event(), threading.Semaphore(0)
 
     def stay() -> None:
@@ -67,7 +67,7 @@ def test_a_call_without_a_thread_is_run_by_the_next_idle_thread(
 
 
 def test_missing_threads_are_started_later(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left waiting behind what is slow once there are threads again."""
+    """Once threads are available again, no call waits behind a slow call."""
     leave = busy(workers, READY)
     with monkeypatch.context() as short:
         no_thread_for(f"worker_{READY}", short)
@@ -116,7 +116,7 @@ def test_idle_threads_beyond_the_ready_threads_end(workers: Workers, monkeypatch
     leave.set()
     wait_until(lambda: worker_threads() == READY)
 
-    # All are still served, and as many threads are started again.
+    # All calls are still run, and as many threads are started again.
     again = busy(workers, READY + 2)
     assert worker_threads() == READY + 2
     again.set()

@@ -1,4 +1,4 @@
-"""What is written on Docker containers, and that nothing of it is lost or believed wrongly."""
+"""The labels of Docker containers: nothing is lost, and foreign labels are not trusted."""
 
 from collections.abc import MutableSequence
 from typing import Any
@@ -23,7 +23,7 @@ LARGEST = {
 
 
 def fill(message: Message) -> None:
-    """Give every field at every depth a value that is not its default."""
+    """Set every field at every depth to a value other than its default."""
     fields: Any = message.DESCRIPTOR.fields
     for field in fields:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -193,13 +193,13 @@ def test_a_sandbox_is_distinguished_from_a_container_whatever_their_names_and_im
 
 METADATA = pb.PodSandboxMetadata(name="web", namespace="shop", uid="u")
 OURS = labels.sandbox_labels(pb.PodSandboxConfig(metadata=METADATA), runtime_handler="")
-"""Of the pause container of a pod."""
+"""The name of a pod's pause container."""
 RUN_BY_HAND = {"init": None, "userns_mode": "", "container_id_file": ""}
-"""HostConfig of `docker run`."""
+"""The HostConfig of `docker run`."""
 
 
 def is_ours(tags: dict[str, str], **host: Any) -> bool:
-    """Whether a container is ours whose HostConfig differs in `host` from what `proof` puts there."""
+    """Return whether a container is ours whose HostConfig is changed by `host`."""
     proof = labels.proof(OURS)
     fields = {"init": proof["Init"], "userns_mode": proof["UsernsMode"], "container_id_file": proof["ContainerIDFile"]}
     return labels.is_ours(tags, **(fields | host))

@@ -1,4 +1,4 @@
-"""passwd and group of anybody."""
+"""passwd and group files, including malformed ones."""
 
 import pytest
 from hypothesis import example, given
@@ -105,7 +105,7 @@ def test_a_malformed_group_line_is_skipped(group: bytes, groups: list[Group]) ->
         (b"1234:x\n", {1234}),
         (b"1234 ", {1234}),
         (b"0:x:5:\n", {0}),
-        # What cannot be meant as a number.
+        # Text that cannot be meant as a number.
         (b"01234:x:0:\nx1234:x:0:\n1234 :x:0:\n12 34:x:0:\n", set()),
         (b"4294967296:x:0:\n", set()),
     ],

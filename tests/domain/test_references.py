@@ -1,4 +1,4 @@
-"""References are read and spelled as the distribution grammar says."""
+"""References are parsed and formatted by the distribution grammar."""
 
 import string
 
@@ -111,7 +111,7 @@ def test_prefixes_of_image_ids_are_recognised(text: str, expected: str | None) -
 
 
 def parts(alphabet: str, separators: list[str]) -> st.SearchStrategy[str]:
-    """One or a few words of this alphabet, with separators between them."""
+    """Words of this alphabet, with separators between them."""
     word = st.text(alphabet, min_size=1, max_size=5)
     more = st.lists(st.tuples(st.sampled_from(separators), word).map("".join), max_size=2)
     return st.tuples(word, more.map("".join)).map("".join)
@@ -134,7 +134,7 @@ DIGESTS = st.just("") | DIGITS.flatmap(
     lambda kind: st.text("0123456789abcdef", min_size=kind[1], max_size=kind[1]).map(lambda hex_: f"@{kind[0]}:{hex_}")
 )
 WRITTEN = st.tuples(st.just("") | DOMAIN.map("{}/".format), PATH, TAG, DIGESTS).map("".join)
-"""References in all forms; a few are refused: an image id, a path of which the first part is a domain of its own."""
+"""References in all forms; a few are refused: an image id, or a path whose first part looks like a domain."""
 
 
 @settings(deadline=None)

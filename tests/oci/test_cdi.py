@@ -1,4 +1,4 @@
-"""CDI specifications: found by kind and name, and turned into changes of config.json."""
+"""CDI specifications are found by kind and name, and converted to changes of config.json."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The files of orders."""
+"""The files of OCI runtime orders."""
 
 import time
 from pathlib import Path

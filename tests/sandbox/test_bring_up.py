@@ -1,4 +1,4 @@
-"""The network of a pod beside the start of its pause container: with real processes, pins and plugins."""
+"""The network of a pod is set up during the start of its pause container: real processes, pins and plugins."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -29,13 +29,13 @@ RESULT = {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0"}], "ips": [{"add
 
 
 class Processes:
-    """Processes in network namespaces of their own."""
+    """Processes in separate network namespaces."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
 
     def start(self, *, group: str = "") -> int:
-        """Start one, the first of its PID namespace, in the control group of this name; return its pid."""
+        """Start the first process of a PID namespace, in the cgroup of this name; return its pid."""
         process = subprocess.Popen(
             ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", "echo ready; exec cat"],
             stdin=subprocess.PIPE,
@@ -62,16 +62,16 @@ class Processes:
 
 
 class RuncEngine(FakeEngine):
-    """An Engine whose containers have a process, which runc has made and named before the start is answered."""
+    """An Engine whose containers have a process, which runc creates and records before the start is answered."""
 
     def __init__(self, states: Path, processes: Processes) -> None:
         super().__init__()
         self._states = states
         self._processes = processes
         self.before_answer: Callable[[], object] = lambda: None
-        """Called between the two."""
+        """Called between the process's start and the answer."""
         self.named: Callable[[int], int] = lambda pid: pid
-        """Returns the pid that runc names, given that of pause."""
+        """Maps the pid of pause to the pid in runc's state."""
         self.answered: Callable[[int], int] = lambda pid: pid
         """Returns the pid that the Engine reports."""
         self.writes_state = True
@@ -98,7 +98,7 @@ def fakes(tmp_path: Path) -> FakePlugins:
 
 @pytest.fixture
 def config(config: Config, fakes: FakePlugins, network: dict[str, Any]) -> Iterator[Config]:
-    """Settings with that plugin, on a directory for pins that no other mount namespace sees."""
+    """Settings with that plugin, and a directory for pins that no other mount namespace sees."""
     need_root()
     config.cni_conf_dir.mkdir()
     (config.cni_conf_dir / "10-pods.conflist").write_bytes(msgspec.json.encode(network))
@@ -205,7 +205,7 @@ def test_add_waits_if_runc_still_changes_the_namespace(
     engine.version = api
     engine.writes_state = False
     seen: list[list[str]] = []
-    # Whether a control group is read is decided before the start; nothing of it is left to wait for.
+    # The decision to watch the cgroup is made before the start.
     engine.before_answer = lambda: seen.append([f"{task.group}" for task in rt.tasks._tasks.values()])
     run(rt, **linux)
     assert seen == [[""]]
@@ -218,7 +218,7 @@ def conflist_with(**of_plugin: object) -> dict[str, Any]:
 
 @pytest.fixture
 def network(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The network of the node."""
+    """The host's network."""
     found: dict[str, Any] = getattr(request, "param", CONFLIST)
     return found
 

@@ -1,4 +1,4 @@
-"""Networks without a pod: what of this server is cleaned up, and that all else stays."""
+"""Networks without a pod: this server's are released, all others stay."""
 
 import subprocess
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def conflist(version: str = "1.0.0", **ipam: Any) -> dict[str, Any]:
 
 
 def attached(rt: Runtime, container_id: str = GONE, **changes: Any) -> Attachment:
-    """Write an entry of this server to the CNI cache."""
+    """Write an entry owned by this server to the CNI cache."""
     made = Attachment(
         conflist=conflist(),
         container_id=container_id,

@@ -51,7 +51,7 @@ def test_a_file_modified_by_a_pod_is_replaced(tmp_path: Path) -> None:
     content = b"nameserver 1.1.1.1\n"
     write_resolv_conf(path, content)
     inode = path.stat().st_ino
-    os.truncate(path, 1 << 40)  # it has no blocks
+    os.truncate(path, 1 << 40)  # a sparse file
 
     write_resolv_conf(path, content)
 

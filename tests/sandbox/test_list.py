@@ -51,7 +51,7 @@ def test_a_row_has_the_requested_configuration(rt: Runtime) -> None:
 
 
 def test_an_ambiguous_prefix_is_an_error_and_an_unknown_id_matches_nothing(rt: Runtime) -> None:
-    sandboxes = [ready_pod(rt, str(number)) for number in range(17)]  # two of them begin with the same digit
+    sandboxes = [ready_pod(rt, str(number)) for number in range(17)]  # two ids begin with the same digit
     first = next(s[0] for s in sandboxes if sum(other[0] == s[0] for other in sandboxes) > 1)
     with pytest.raises(InvalidArgument, match=f"'{first}' fits "):
         list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id=first))

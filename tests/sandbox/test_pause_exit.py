@@ -1,4 +1,4 @@
-"""Pause containers end one after the other where Docker's networks deadlock, and side by side elsewhere."""
+"""Pause containers end in turn on Engines whose networks deadlock, and in parallel on others."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ DEADLOCKS, WORKS = (1, 41), (1, 42)
 
 @contextmanager
 def ending_elsewhere(rt: Runtime, engine: FakeEngine) -> Iterator[None]:
-    """Have another pod's pause container be at its end inside the block."""
+    """Hold the end of another pod's pause container inside the block."""
     other = ready_pod(rt, "other")
     stopping = threading.Thread(target=stop_pod_sandbox, args=(rt,), kwargs={"sandbox_id": other})
     with engine.held("kill_container", other) as gate:
@@ -36,7 +36,7 @@ def ending_elsewhere(rt: Runtime, engine: FakeEngine) -> Iterator[None]:
 
 
 def waiting(rt: Runtime) -> object:
-    """How many wait for the end of another pause container."""
+    """Return how many calls wait for the end of another pause container."""
     return next((row["waiting"] for row in rt.locks.rows() if row["lock"] == "pause exit"), None)
 
 

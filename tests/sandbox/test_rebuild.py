@@ -1,4 +1,4 @@
-"""Pods whose checkpoint is lost, or of a version that this server does not know, over a restart of the server."""
+"""Pods whose checkpoint is lost or of an unknown version, over a restart of the server."""
 
 import shutil
 from dataclasses import replace
@@ -32,7 +32,7 @@ RESULT = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.7/24"}]}
 
 
 def pod_on(rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode) -> SandboxId:
-    """A pod that is ready, on the node's network or with one of its own, whose result is in the CNI cache too."""
+    """A ready pod on the host network, or with a CNI network whose result is also in the CNI cache."""
     if network == pb.NODE:
         return ready_pod(rt)
     config = pod_config("web", network=network)
@@ -64,7 +64,7 @@ def checkpoint_path(rt: Runtime, sandbox: SandboxId) -> Path:
 
 
 def restarted(rt: Runtime) -> Runtime:
-    """The next server on the same directories, when its recovery is through."""
+    """The next server on the same directories, after its recovery."""
     rt = replace(rt, checkpoints=CheckpointStore(rt.config.root_directory / "sandboxes"))
     recover_checkpoints(rt)
     return rt
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_a_newer_version_is_kept_and_its_pod_stays_ready(
     content = form(msgspec.to_builtins(rt.checkpoints.get(sandbox)))
     checkpoint_path(rt, sandbox).write_bytes(content)
 
-    for _ in range(2):  # the second finds the one that was rebuilt
+    for _ in range(2):  # the second server finds the rebuilt checkpoint
         rt = restarted(rt)
         assert is_ready(rt, sandbox)
         assert ip_of(rt, sandbox) == ip

@@ -84,7 +84,7 @@ def test_the_resolv_conf_is_removed_with_a_sandbox_that_vanishes(rt: Runtime, en
     (left,) = engine.containers
     rt.view.refresh_container(left)
     assert len(list(files.iterdir())) == 1
-    engine.remove_container(left)  # Docker does late what it was asked for
+    engine.remove_container(left)  # Docker creates the container late
     rt.view.refresh_container(left)
     wait_until(lambda: not list(files.iterdir()))
     deferred.stop()
@@ -156,7 +156,7 @@ def test_the_resolv_conf_of_a_confined_pod_is_labelled(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_root()
-    xattr = "trusted.label"  # stands for SELinux's, which needs a kernel that has it
+    xattr = "trusted.label"  # stands for SELinux's attribute, which needs kernel support
     monkeypatch.setattr(dns, "label_file", partial(label_file, xattr=xattr))
     ready_pod(rt, "free")
     engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"

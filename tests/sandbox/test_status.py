@@ -27,14 +27,14 @@ def test_the_status_agrees_with_the_list_and_has_the_containers(rt: Runtime) -> 
         assert getattr(answer.status, field) == getattr(row, field), field
     assert answer.status.linux.namespaces.options.network == pb.NODE
     assert answer.status.HasField("network")
-    assert answer.status.network.ip == ""  # the kubelet knows the address of its node
+    assert answer.status.network.ip == ""  # the kubelet knows the address of the node
     assert [status.id for status in answer.containers_statuses] == [container]
     assert answer.timestamp > answer.status.created_at
     assert dict(answer.info) == {}
 
 
 def test_containers_are_sorted_newest_first(rt: Runtime, engine: FakeEngine) -> None:
-    """A kubelet with EventedPLEG takes the first of each name for the present one, and starts it again if it ended."""
+    """A kubelet with EventedPLEG uses the first container of each name, and restarts it if it has ended."""
     sandbox = ready_pod(rt)
     made = []
     for attempt in range(3):
@@ -71,7 +71,7 @@ def test_an_unreadable_cni_result_hides_only_the_address(rt: Runtime) -> None:
 def test_the_unknown_network_of_a_cri_dockerd_pod_is_left_out(
     rt: Runtime, engine: FakeEngine, network_mode: str, *, reported: bool
 ) -> None:
-    """Given an empty address, a kubelet takes the pod for broken and ends it."""
+    """A kubelet ends a pod whose address is empty."""
     body = {
         "Image": BUSYBOX,
         "Labels": {labels.TYPE: labels.TYPE_SANDBOX},

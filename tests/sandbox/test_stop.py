@@ -113,7 +113,7 @@ def test_a_stop_that_had_to_wait_for_run_stops_what_run_has_started(rt: Runtime,
 
 
 def legacy_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
-    """Make a pod as cri-dockerd does, whose pause process is said to be `pid`, with a network of a plugin `probe`."""
+    """Make a pod of cri-dockerd with the reported pause pid `pid`, and a network of the plugin `probe`."""
     body = {"Image": BUSYBOX, "Labels": {labels.TYPE: labels.TYPE_SANDBOX}}
     sandbox = engine.create_container(name="k8s_POD_old_shop_uid-1_0", body=body)
     engine.start_container(sandbox)

@@ -1,4 +1,4 @@
-"""What a wheel brings for a node is what a checkout shows."""
+"""A wheel has the same files for a node as a checkout."""
 
 import tomllib
 from hashlib import sha256
@@ -28,7 +28,7 @@ CONFIGURATION = "bcea80a64c34d63c39515cf4941028f6e2868f3ce08ab276cabf05f975aaa70
 
 
 def test_the_configuration_is_the_same_in_every_release() -> None:
-    # dpkg asks about a file that both a release and its user have changed, which stops an upgrade that nobody watches.
+    # dpkg asks about a file that both a release and the user changed, which blocks an unattended upgrade.
     assert sha256(share.configuration().encode()).hexdigest() == CONFIGURATION
 
 

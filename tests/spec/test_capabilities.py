@@ -17,7 +17,7 @@ def docker(add: list[str], drop: list[str], *, api: tuple[int, int] = (1, 44)) -
         (["NET_ADMIN"], ["ALL"], (["NET_ADMIN"], ["ALL"])),
         (["cap_net_admin"], ["Net_Raw"], (["NET_ADMIN"], ["NET_RAW"])),
         (["all"], ["NET_RAW"], (["ALL"], ["NET_RAW"])),
-        # To Docker, the addition would win.
+        # In Docker, the addition would win.
         (["NET_RAW", "KILL"], ["CAP_NET_RAW"], (["KILL"], ["NET_RAW"])),
         (["ALL", "KILL"], ["ALL"], (["KILL"], ["ALL"])),
     ],

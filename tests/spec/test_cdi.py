@@ -15,7 +15,7 @@ def cdi(*names: str) -> list[pb.CDIDevice]:
 
 @pytest.fixture
 def plugged(engine: FakeEngine) -> FakeEngine:
-    """The engine, with one CDI device and one of another kind."""
+    """The engine, with a CDI device and a device of another kind."""
     engine.engine_info = EngineInfo(
         cdi_spec_dirs=["/etc/cdi", "/run/cdi"],
         discovered_devices=[

@@ -99,7 +99,7 @@ def test_values_that_are_not_utf8_are_refused_with_index_and_key() -> None:
         (pb.NamespaceOption(pid=pb.CONTAINER), {"PidMode": ""}),
         (pb.NamespaceOption(pid=pb.NODE, ipc=pb.NODE), {"PidMode": "host", "IpcMode": "host"}),
         (pb.NamespaceOption(pid=pb.TARGET, target_id="t"), {"PidMode": "container:" + "t" * 64}),
-        # The pod's network is what counts: pause is in the host's then.
+        # Only the pod's network counts, since pause uses the host's then.
         (pb.NamespaceOption(network=pb.NODE), {"NetworkMode": PAUSE}),
     ],
     ids=["pod", "own pid", "host", "target", "host network"],
@@ -128,7 +128,7 @@ def test_no_path_is_masked_unless_requested() -> None:
 
 
 def test_no_path_of_a_privileged_container_is_masked_or_read_only() -> None:
-    """Kubelets send their lists for every container."""
+    """Kubelets send lists for every container."""
     made = config(privileged=True, masked_paths=["/proc/kcore"], readonly_paths=["/proc/sys"])
     host = host_config(made, privileged_pod=True)
     assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
@@ -174,7 +174,7 @@ def test_a_privileged_container_is_not_confined(context: dict[str, Any]) -> None
     ids=["new", "old"],
 )
 def test_a_privileged_container_with_an_apparmor_profile_of_the_node_is_refused(context: dict[str, Any]) -> None:
-    """Docker would run it without."""
+    """Docker would run it without the profile."""
     with pytest.raises(Unsupported, match=r"security_context\.apparmor: .* 'mine'"):
         host_config(config(privileged=True, **context), privileged_pod=True)
 

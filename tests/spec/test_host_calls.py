@@ -112,7 +112,7 @@ def test_a_profile_that_is_not_a_file_is_refused_at_once(rt: Runtime, kind: str,
 
 @contextmanager
 def hanging(calls: pytest.MonkeyPatch, tmp_path: Path, name: str) -> Iterator[None]:
-    """Let the function of this name not return inside the block, as on a dead volume."""
+    """Make the function of this name hang inside the block, like on a dead volume."""
     fifo = tmp_path / f"{name}.fifo"
     os.mkfifo(fifo)
     with calls.context() as hung:

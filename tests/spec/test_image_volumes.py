@@ -25,7 +25,7 @@ FILES: dict[str, FakeFile | bytes] = {
 
 @pytest.fixture
 def model(rt: Runtime, engine: FakeEngine) -> ImageId:
-    """An image to mount, known as model:1."""
+    """An image to mount, tagged model:1."""
     image = ImageId(engine.add_image("model:1", files=FILES))
     rt.view.images.refresh()
     return image
@@ -77,7 +77,7 @@ def test_the_status_reports_a_mounted_image_that_was_removed(rt: Runtime, engine
 def test_a_directory_of_the_image_can_be_mounted(
     rt: Runtime, engine: FakeEngine, model: ImageId, sub_path: str, docker: str
 ) -> None:
-    """Docker would follow links on the host, and refuse what leads out of the image there."""
+    """Docker would follow links on the host, and refuse links that leave the image there."""
     container = mounting(rt, volume(sub_path=sub_path))
 
     assert in_docker(engine, container)[0]["ImageOptions"] == {"Subpath": docker}
@@ -159,7 +159,7 @@ def test_several_mounts_of_an_image_have_different_sources(rt: Runtime, engine: 
     assert all(model.removeprefix("sha256:").startswith(source) for source in sources)
     assert min(map(len, sources)) >= 12
     names = [f"{container},src={mount['Source']},dst={mount['Target']}" for mount in in_docker(engine, container)]
-    assert max(2 * len(name) for name in names) <= 255  # in hexadecimal digits, as Docker 29 has it
+    assert max(2 * len(name) for name in names) <= 255  # hex-encoded, like in Docker 29
     status = container_status(rt, container_id=container, verbose=False).status
     assert {mount.image.image_ref for mount in status.mounts} == {model}
 

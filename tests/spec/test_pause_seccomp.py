@@ -1,4 +1,4 @@
-"""Which pause containers run under the profile of pause, and what that is beside Docker's own."""
+"""The pause containers that get the pause profile, and the profile compared with Docker's."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.pods import pod_config, ready_pod
 
 
 def _with_pause(rt: Runtime, engine: FakeEngine, entrypoint: str) -> Runtime:
-    """Return the runtime with a pause image of its own."""
+    """Return the runtime with a pause image."""
     reference = f"r.example{entrypoint}:1"
     engine.add_image(reference, ImageSettings(entrypoint=[entrypoint]))
     return replace(rt, config=msgspec.structs.replace(rt.config, pod_infra_container_image=reference))

@@ -22,7 +22,7 @@ def options(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool 
 
 def test_read_only_is_not_recursive_by_default() -> None:
     assert options(pb.Mount(readonly=True)) == {"ReadOnlyNonRecursive": True}
-    assert options(pb.Mount(readonly=True), api=(1, 43)) == {}  # no such field then, and never recursive
+    assert options(pb.Mount(readonly=True), api=(1, 43)) == {}  # older Engines lack the field and are never recursive
     assert options(pb.Mount()) == {}
 
 
@@ -53,7 +53,7 @@ def test_recursive_read_only_needs_a_private_read_only_mount(fields: dict[str, A
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    """What the kernel can is determined again, before and after."""
+    """Clear the cached support of the kernel before and after."""
     kernel_sets_attributes_recursively.cache_clear()
     yield
     kernel_sets_attributes_recursively.cache_clear()

@@ -90,7 +90,7 @@ def test_no_swap_is_sent_to_docker_as_slightly_more_than_memory() -> None:
     asked = Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB)
     fields = create_fields(asked)
     assert fields == {"Memory": GIB, "MemorySwap": GIB + 1}
-    for swap in (GIB, fields["MemorySwap"]):  # of a container of ours, and of one that cri-dockerd has made
+    for swap in (GIB, fields["MemorySwap"]):  # of a container of this server, and of a cri-dockerd container
         known = known_resources(HostSettings(memory=GIB, memory_swap=swap), Resources())
         assert known.memory_swap_limit_in_bytes == GIB
 

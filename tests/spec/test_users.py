@@ -1,4 +1,4 @@
-"""Who a container runs as: what is asked for, what the image knows, what Docker gets and gives back."""
+"""The user of a container: request, image, and the fields that Docker gets and returns."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ twices:x:70:twice
 
 
 def who(policy: pb.SupplementalGroupsPolicy = pb.Merge, *, user: str = "", **context: Any) -> Identity:
-    """Resolve in an image whose `USER` is `user`."""
+    """Resolve an identity in an image whose `USER` is `user`."""
     for name in ("run_as_user", "run_as_group"):
         if name in context:
             context[name] = pb.Int64Value(value=context[name])

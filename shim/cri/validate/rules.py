@@ -143,7 +143,7 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
 
 
 def _user_namespace(options: pb.NamespaceOption, *, field: str) -> None:
-    """Check the user namespace of a pod: a single range of uids and of gids, and no pid or ipc namespace of the host."""
+    """Check the user namespace of a pod: a range of uids, a range of gids, and no pid or ipc namespace of the host."""
     for name in ("uids", "gids"):
         mappings: Sequence[pb.IDMapping] = getattr(options.userns_options, name)
         if len(mappings) != 1:

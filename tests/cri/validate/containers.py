@@ -1,4 +1,4 @@
-"""A container as a kubelet sends it, and changes of it."""
+"""The configuration of a container like a kubelet's, and changes to it."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,12 +12,12 @@ Change = Callable[[pb.CreateContainerRequest], object]
 
 
 def all_of(*changes: Callable[[M], object]) -> Callable[[M], object]:
-    """Make one change of several."""
+    """Combine several changes."""
     return lambda of: [change(of) for change in changes]
 
 
 def request() -> pb.CreateContainerRequest:
-    """A container as a kubelet sends it, with something in every field."""
+    """Return a container like a kubelet's, with a value in every field."""
     return pb.CreateContainerRequest(
         pod_sandbox_id="5a",
         sandbox_config=pb.PodSandboxConfig(
@@ -59,7 +59,7 @@ def request() -> pb.CreateContainerRequest:
 
 
 def check(change: Change) -> None:
-    """Check the container after a change."""
+    """Validate the container after a change."""
     changed = request()
     change(changed)
     create_container(changed)

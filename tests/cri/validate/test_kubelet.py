@@ -1,6 +1,6 @@
-"""A kubelet can send it: for each rule the widest value that Kubernetes' API server and kubelet let through.
+"""Requests of a kubelet pass: for each rule, the widest value that Kubernetes' API server and kubelet accept.
 
-Names in brackets are those of Kubernetes' own validation (`pkg/apis/core/validation`, `pkg/kubelet`).
+Comments name the functions of Kubernetes' validation (`pkg/apis/core/validation`, `pkg/kubelet`).
 """
 
 import string
@@ -26,14 +26,14 @@ def selinux(level: str) -> pb.SELinuxOption:
 
 
 PODS: dict[str, Callable[[pb.PodSandboxConfig], object]] = {
-    # GetNodenameForKernel: setHostnameAsFQDN with a subdomain, where the kubelet has no clusterDomain.
+    # GetNodenameForKernel: setHostnameAsFQDN with a subdomain, if the kubelet has no clusterDomain.
     "hostname with a dot at its end": lambda c: setattr(c, "hostname", "web-0.sub.shop.svc."),
     "hostname with a domain that is not checked": lambda c: setattr(c, "hostname", "web-0.sub.shop.svc.my_net.-x."),
     "hostname of 64 bytes": lambda c: setattr(c, "hostname", "a" * 64),
     "no hostname": lambda c: c.ClearField("hostname"),
     "longest name": lambda c: setattr(c.metadata, "name", "a" * 253),
     "uid of a static pod": lambda c: setattr(c.metadata, "uid", "0123456789abcdef" * 2),
-    # ValidateAnnotations checks the keys alone, and 256 KiB of all.
+    # ValidateAnnotations checks only the keys, and the total of 256 KiB.
     "annotations of any text": lambda c: c.annotations.update({"example.com/any": ANY_TEXT + "\0"}),
     "annotations of 256 KiB": lambda c: c.annotations.update({"a": "x" * (256 << 10)}),
     "labels and annotations of our bound": all_of(
@@ -45,7 +45,7 @@ PODS: dict[str, Callable[[pb.PodSandboxConfig], object]] = {
         dict.fromkeys(("io.kubernetes.docker.type", "io.kubernetes.sandbox.id", "io.pydockershim.config"), "x")
     ),
     "label of no text": lambda c: c.labels.update({"app.kubernetes.io/part-of": ""}),
-    # IsValidSysctlName, with slashes for dots, as an interface with a dot in its name needs.
+    # IsValidSysctlName allows slashes for dots, which an interface with a dot in its name needs.
     "sysctls": lambda c: c.linux.sysctls.update(
         {
             "net/ipv4/conf/eth0.1/arp_filter": "1",
@@ -56,12 +56,12 @@ PODS: dict[str, Callable[[pb.PodSandboxConfig], object]] = {
     # validatePodDNSConfig: an option may be any text.
     "dns options": lambda c: c.dns_config.options.extend(("ndots:", "edns0 trust-ad", " ", "é", "a=b:c")),
     "dns searches": lambda c: c.dns_config.searches.extend((".", "example.com.", "_sip._tcp.example.com", "a" * 253)),
-    # Servers also come from the node's resolv.conf, whose words are not checked.
+    # Servers also come from the node's resolv.conf, which is not checked.
     "dns servers": lambda c: c.dns_config.servers.extend(
         ("::1", "fe80::1%eth0", "010.0.0.1", "::ffff:10.0.0.1", "dns")
     ),
     "no dns": lambda c: c.ClearField("dns_config"),
-    # validateContainerPorts does not look at hostIP; where no port is mapped it means nothing.
+    # validateContainerPorts does not check hostIP, which has no meaning without a mapped port.
     "host address of any text on the network of the host": all_of(
         lambda c: setattr(test_pod.context(c).namespace_options, "network", pb.NODE),
         lambda c: c.port_mappings.add(container_port=9, host_port=9, host_ip="localhost"),
@@ -73,7 +73,7 @@ PODS: dict[str, Callable[[pb.PodSandboxConfig], object]] = {
         pb.PortMapping(protocol=protocol, container_port=65535, host_port=65535)
         for protocol in (pb.TCP, pb.UDP, pb.SCTP)
     ),
-    # AccumulateUniqueHostPorts compares the texts.
+    # AccumulateUniqueHostPorts compares addresses as text.
     "host port in other spellings of the address": lambda c: c.port_mappings.extend(
         pb.PortMapping(container_port=number, host_port=8080, host_ip=host_ip)
         for number, host_ip in enumerate(("0.0.0.0", "::", "0:0::1", "fe80::1%eth0"), 90)
@@ -99,7 +99,7 @@ def context(request: pb.CreateContainerRequest) -> pb.LinuxContainerSecurityCont
 
 
 CONTAINERS: dict[str, containers.Change] = {
-    # IsRelaxedEnvVarName: any printable character of ASCII but `=`.
+    # IsRelaxedEnvVarName: any printable ASCII character except `=`.
     "name of a variable": lambda r: r.config.envs.add(key=PRINTABLE.replace("=", "")),
     "names of variables": lambda r: r.config.envs.extend(
         pb.KeyValue(key=key) for key in (" ", "1", "-", ".", "..", "#", "a b", "$", '"', "\\")
@@ -117,11 +117,11 @@ CONTAINERS: dict[str, containers.Change] = {
     "working directory": lambda r: setattr(r.config, "working_dir", f"/a/../{ANY_TEXT}"),
     "longest name": lambda r: setattr(r.config.metadata, "name", "a" * 63),
     "log of a restart": lambda r: setattr(r.config, "log_path", f"{'a' * 63}/4294967295.log"),
-    # newContainerAnnotations: the hook as JSON, the path of the termination message as it is.
+    # newContainerAnnotations: the hook as JSON, the path of the termination message unchanged.
     "annotations of any text": lambda r: r.config.annotations.update(
         {"io.kubernetes.container.terminationMessagePath": ANY_TEXT + "\0"}
     ),
-    # ValidateVolumeMounts asks of a path that there is one.
+    # ValidateVolumeMounts only requires a path.
     "path of a mount": lambda r: r.config.mounts.add(
         container_path=f"/a:b,c=d/../{ANY_TEXT}", host_path=f"/{ANY_TEXT}"
     ),
@@ -134,7 +134,7 @@ CONTAINERS: dict[str, containers.Change] = {
     # validateMountPropagation does not know what kind of volume it is.
     "propagation of an image": lambda r: setattr(r.config.mounts[2], "propagation", pb.PROPAGATION_HOST_TO_CONTAINER),
     "sub-path of an image": lambda r: setattr(r.config.mounts[2], "image_sub_path", "./a//..b/c:d "),
-    # The answer of a device plugin is passed on as it is.
+    # The answer of a device plugin is passed on unchanged.
     "device with a relative path": lambda r: r.config.devices.add(host_path="/dev/x", container_path="dev/y"),
     "device with rights in any order": lambda r: r.config.devices.add(host_path="/dev/x", permissions="mrwr"),
     "device without rights": lambda r: r.config.devices.add(host_path="/dev/x"),

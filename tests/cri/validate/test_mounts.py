@@ -17,7 +17,7 @@ GOOD: dict[str, Change] = {
         image_sub_path="app.conf",
         readonly=True,
     ),
-    # A device plugin and a volume of the pod may both go there.
+    # A device plugin and a volume of the pod may both use this path.
     "mount-twice": lambda r: r.config.mounts.add(host_path="/x", container_path="data/"),
     # Kubelet 1.31 does not set it.
     "image-volume-without-readonly": lambda r: setattr(r.config.mounts[2], "readonly", False),

@@ -13,7 +13,7 @@ Change = Callable[[pb.PodSandboxConfig], object]
 
 
 def config() -> pb.PodSandboxConfig:
-    """A pod as a kubelet sends it, with something in every field."""
+    """Return a pod like a kubelet's, with a value in every field."""
     return pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name="web-0", namespace="shop", uid="6e5bd4a2-1", attempt=1),
         hostname="web-0",
@@ -53,7 +53,7 @@ def check(change: Change) -> None:
 
 GOOD: dict[str, Change] = {
     "as-sent": lambda _: None,
-    # Kubelets have subtracted the overhead from "no limit". Both are written down only.
+    # Kubelets subtract the overhead even from "no limit". Both values are only recorded.
     "resources": lambda c: c.linux.resources.MergeFrom(pb.LinuxContainerResources(cpu_quota=-25001, cpu_shares=-1)),
     "overhead": lambda c: setattr(c.linux.overhead, "memory_limit_in_bytes", -125829120),
     "least": lambda c: c.CopyFrom(pb.PodSandboxConfig(metadata=c.metadata)),
@@ -226,7 +226,7 @@ def test_a_request_without_a_configuration_is_refused() -> None:
 
 
 def with_user_namespace(change: Callable[[pb.NamespaceOption], object]) -> Change:
-    """A pod in a user namespace of which something is changed."""
+    """A pod in a user namespace, with a change."""
 
     def apply(config: pb.PodSandboxConfig) -> None:
         options = context(config).namespace_options

@@ -1,4 +1,4 @@
-"""The requests that have no configuration in them."""
+"""Requests without a configuration of a pod or container."""
 
 from collections.abc import Callable
 from typing import Any

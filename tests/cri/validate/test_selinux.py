@@ -6,7 +6,7 @@ from shim.domain.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(
-    # The last is a name that a node's setrans.conf may have for a level.
+    # The last is a name for a level in setrans.conf.
     "level",
     ["", "s0", "s0:c1", "s0:c1,c5", "s0:c0.c1023", "s0-s15:c0.c1023", "s0:c1-s2:c3,c4.c6", "SystemLow-SystemHigh"],
 )

@@ -27,7 +27,7 @@ OTHER_FACTORS = {
     "shim/streaming/server.py REQUEST_SECONDS": 1000,
     "shim/streaming/patience.py LOOK_SECONDS": 10_000,
     "shim/streaming/portforward.py ENDED_SECONDS": 10_000,
-    "shim/stream_runtime.py REASON_SECONDS": 10_000,
+    "shim/stream_sessions.py REASON_SECONDS": 10_000,
 }
 """gRPC takes a number of 32 bits; what is set to a fraction of a second by a test is soon over all the same."""
 

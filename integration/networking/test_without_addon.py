@@ -17,7 +17,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
 from shim.cni.plugins import Attachment, Plugins
 from shim.cni.template import FILE
-from shim.sandbox import legacy
+from shim.sandbox import cri_dockerd_files
 
 EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples" / "kubenet.conflist.template"
 FIRST, SECOND = "10.98.1.0/24,fd00:98:1::/64", "10.98.2.0/24,fd00:98:2::/64"
@@ -138,12 +138,12 @@ def pod_of_cri_dockerd(served: Served, images: Images, *, mode: str, root: Path)
 
 def test_a_pod_of_cri_dockerd_without_a_plugin_leaves_nothing(lonely: Served, images: Images) -> None:
     before = lonely.snapshot()
-    sandbox = pod_of_cri_dockerd(lonely, images, mode="default", root=legacy.ROOT)
+    sandbox = pod_of_cri_dockerd(lonely, images, mode="default", root=cri_dockerd_files.ROOT)
 
     lonely.cri.stop(sandbox)
     lonely.cri.remove(sandbox)
 
-    assert not (legacy.ROOT / "sandbox" / sandbox).exists()
+    assert not (cri_dockerd_files.ROOT / "sandbox" / sandbox).exists()
     assert lonely.snapshot() == before
 
 

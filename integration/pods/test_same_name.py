@@ -65,7 +65,7 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     api = served.engine.api
     tags = api.inspect_container(pod.id)["Config"]["Labels"]
-    host = api.create_host_config() | labels.proof(tags)
+    host = api.create_host_config() | labels.ownership_fields(tags)
     twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=tags, host_config=host)["Id"]
     wait_until(lambda: served.cri.sandboxes(id=twin))
 

@@ -78,7 +78,7 @@ class Pods:
             name=sandbox_name(metadata),
             labels=dict(tags),
             network_disabled=True,
-            host_config=self._api.create_host_config() | labels.proof(tags),
+            host_config=self._api.create_host_config() | labels.ownership_fields(tags),
         )
         return str(made["Id"])
 

@@ -83,7 +83,7 @@ def create(engine: DockerEngine, pods: list[Pod], number: int, image: str) -> st
     config = container_config(f"c-{number}", image=image)
     name = container_name(config.metadata, pod=pod.config.metadata)
     tags = labels.container_labels(config, name=name, sandbox_id=pod.id, log_path="")
-    host = {"NetworkMode": f"container:{pod.id}", **labels.proof(tags)}
+    host = {"NetworkMode": f"container:{pod.id}", **labels.ownership_fields(tags)}
     return engine.create_container(
         name=name, body={"Image": image, "Cmd": ["true"], "Labels": tags, "HostConfig": host}
     )

@@ -12,7 +12,7 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.own_exec import begun
+from shim.container.own_exec import run_by_own_exec
 from shim.container.pump import Output, inputs
 from shim.domain.errors import DeadlineExceeded, NotFound
 from shim.engine.answers import ExecInspect
@@ -62,7 +62,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
 def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
     """Run the command and return its exit code; None if Docker has to run it."""
     request = Request(cmd=task.cmd, stdin=task.stdin, tty=task.tty, size=_known_size(streams))
-    with begun(rt, running_container(rt, container_id=task.container_id), request) as command:
+    with run_by_own_exec(rt, running_container(rt, container_id=task.container_id), request) as command:
         if command is None:
             return None
 

@@ -16,7 +16,7 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.own_exec import begun
+from shim.container.own_exec import run_by_own_exec
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
 from shim.engine.detach_keys import detach_keys
@@ -50,7 +50,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
 def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb.ExecSyncResponse | None:
     """Return the response; None if Docker has to run the command."""
     output = _Kept()
-    with begun(rt, record, Request(cmd=cmd)) as command:
+    with run_by_own_exec(rt, record, Request(cmd=cmd)) as command:
         if command is None:
             return None
         try:

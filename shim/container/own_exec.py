@@ -8,7 +8,7 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
 
-def begun(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
+def run_by_own_exec(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
     """Run a command for the block; yield None if Docker has to run it."""
     try:
         exec_root = rt.view.sandbox(record.sandbox_id).exec_root

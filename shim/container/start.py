@@ -11,7 +11,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
-from shim.container.change import apply_when_running, changing
+from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.find import check_no_twin_runs
 from shim.container.plugins import tell_stopped
 from shim.container.teardown import ensure_killed
@@ -38,7 +38,7 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     error; the container is then EXITED with reason StartError.
     """
     # Excludes updates, so that no limit is lost between the start and the writing of limits.
-    with changing(rt, container_id) as record, _hold_locks(rt, record):
+    with hold_for_change(rt, container_id) as record, _hold_locks(rt, record):
         _start(rt, record)
 
 

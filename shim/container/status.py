@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.actual import actual_resources
+from shim.container.limits_in_force import limits_in_force
 from shim.domain import references
 from shim.domain.errors import NotFound
 from shim.image.identity import image_ref_of
@@ -46,7 +46,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         annotations=record.config.annotations,
         mounts=record.config.mounts,
         log_path=record.log_path,
-        resources=pb.ContainerResources(linux=actual_resources(rt, record)),
+        resources=pb.ContainerResources(linux=limits_in_force(rt, record)),
         stop_signal=cri_signal(record.stop_signal),
         user=container_user(record.user, record.host.group_add),
     )

@@ -14,7 +14,7 @@ from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_writable, contents, restore, write_all
 from shim.container.cgroup import check_unified_possible, ends, group_to_write, wanted_resources, writes_beyond_docker
-from shim.container.change import changing
+from shim.container.change_lock import hold_for_change
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.engine.interface import JsonObject
 from shim.hooks.containers import OtherUpdates, container_has_been_updated, container_is_updated
@@ -46,7 +46,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     A created container gets the new limits at its start. The OOM score is ignored: Docker cannot change it, and
     containerd does not either. Raise FailedPrecondition for an ended container, and for a memory limit below its usage.
     """
-    with changing(rt, container_id) as known:
+    with hold_for_change(rt, container_id) as known:
         record = _refresh_alive(rt, known.id)
         limits, others = _asked_of_plugins(rt, record, linux)
         updated = _change(rt, record, limits)
@@ -56,7 +56,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
 
 def change_limits(rt: Runtime, *, container_id: str, limits: Wanted) -> None:
     """Change the limits of a container in the same way for NRI plugins, without an event to them."""
-    with changing(rt, container_id) as known:
+    with hold_for_change(rt, container_id) as known:
         _change(rt, _refresh_alive(rt, known.id), limits)
 
 

@@ -71,7 +71,7 @@ class Admission:
         """Admit only reads and event streams from now on, and cancel all other RPCs except those that must complete."""
         with self._changed:
             self._draining = True
-        self._cancel(lambda rpc: rpc.kind not in _UNTIL_STOP and not rpc.completes)
+        self._cancel(lambda rpc: rpc.kind not in _UNTIL_STOP and not rpc.must_complete)
 
     def cancel_all(self) -> None:
         """Cancel all RPCs in progress."""
@@ -103,7 +103,7 @@ class Admission:
 
     def wait_completed(self, seconds: float) -> bool:
         """Wait until all RPCs that must complete have ended; return False after `seconds`."""
-        return self._wait_none(lambda rpc: rpc.completes, seconds)
+        return self._wait_none(lambda rpc: rpc.must_complete, seconds)
 
     def wait_changes_ended(self, seconds: float) -> bool:
         """Wait until only reads and event streams are left; return False after `seconds`."""

@@ -19,8 +19,8 @@ from google.protobuf.message import Message
 from shim.base import deadline, meter
 from shim.cri.admission import Admission
 from shim.cri.context import new_request_id, scope_of, subjects_of
+from shim.cri.grpc_codes import code_of, details_of
 from shim.cri.rpcs import RPCS
-from shim.cri.status import code_of, details_of
 from shim.cri.unknown_fields import UnknownFieldWarnings
 from shim.domain.errors import ShimError, Unsupported
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import grpc
 
 from shim.cri.activation import copy_of_passed_socket
+from shim.cri.grpc_codes import bounded
 from shim.cri.relay import Relay
-from shim.cri.status import bounded
 from shim.domain.errors import FailedPrecondition, reason_of
 
 WRONG_SETTINGS = "the settings of the server are wrong"

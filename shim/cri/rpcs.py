@@ -46,7 +46,7 @@ class Rpc:
     kind: Kind
     mutates: bool = False
     """Whether it changes something, and so is logged. ExecSync is not: exec probes come every few seconds."""
-    completes: bool = False
+    must_complete: bool = False
     """Whether a stop of the server waits for it. All others are cancelled, and the kubelet repeats them; a step that
     cannot be cancelled, such as a start that Docker has begun, gets a few seconds to end."""
 
@@ -57,9 +57,9 @@ RPCS = {
     "RuntimeConfig": Rpc(Kind.READ),
     "UpdateRuntimeConfig": Rpc(Kind.CHANGE, mutates=True),
     # CNI plugins set up or tear down the network of a pod, and must not be stopped half-way.
-    "RunPodSandbox": Rpc(Kind.CHANGE, mutates=True, completes=True),
-    "StopPodSandbox": Rpc(Kind.TEARDOWN, mutates=True, completes=True),
-    "RemovePodSandbox": Rpc(Kind.TEARDOWN, mutates=True, completes=True),
+    "RunPodSandbox": Rpc(Kind.CHANGE, mutates=True, must_complete=True),
+    "StopPodSandbox": Rpc(Kind.TEARDOWN, mutates=True, must_complete=True),
+    "RemovePodSandbox": Rpc(Kind.TEARDOWN, mutates=True, must_complete=True),
     "PodSandboxStatus": Rpc(Kind.READ),
     "ListPodSandbox": Rpc(Kind.READ),
     "StreamPodSandboxes": Rpc(Kind.READ),

@@ -17,7 +17,7 @@ from shim.base.deferred_checks import LATE_SECONDS
 from shim.cni.cache import own_attachments
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
-from shim.container.change import apply_when_running, changing
+from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.orphaned_execs import end_orphaned_execs
 from shim.domain.errors import NotFound, ShimError
 from shim.domain.ids import ContainerId
@@ -68,7 +68,7 @@ def restore_limits(rt: Runtime) -> None:
         if record.legacy or record.state.phase == pb.CONTAINER_EXITED:
             continue
         if record.state.pid:
-            with suppress(NotFound), changing(rt, record.id) as current:
+            with suppress(NotFound), hold_for_change(rt, record.id) as current:
                 _restore_limits(rt, current)
         elif needs_writing(wanted_resources(rt, record)):
             check = partial(_restore_late_limits, rt, record.id)

@@ -70,7 +70,7 @@ from shim.sandbox.collect import collect_networks
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
-from shim.stream_runtime import serve_session
+from shim.stream_sessions import serve_session
 from shim.streaming.listener import Listener, listen
 from shim.streaming.pace import SWITCH_INTERVAL
 from shim.streaming.server import StreamServer

@@ -1,8 +1,8 @@
 """The errors of the domain, independent of any transport.
 
-`shim/cri/status.py` maps each class to a gRPC code. Adapters (Engine, CNI, netlink, disk) turn foreign exceptions into
-these classes, with the cause chained. Messages are lower case: the operation and its id or file, then the cause. They
-may reach clients and logs, so they never hold a secret.
+`shim/cri/grpc_codes.py` maps each class to a gRPC code. Adapters (Engine, CNI, netlink, disk) turn foreign exceptions
+into these classes, with the cause chained. Messages are lower case: the operation and its id or file, then the cause.
+They may reach clients and logs, so they never hold a secret.
 """
 
 

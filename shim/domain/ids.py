@@ -15,7 +15,7 @@ ImageId = NewType("ImageId", str)
 """Docker's image id, `sha256:` and 64 hexadecimal digits: identifies an image everywhere in the server."""
 
 
-def only_id(wanted: str, ids: Iterable[str], *, field: str) -> str | None:
+def match_id(wanted: str, ids: Iterable[str], *, field: str) -> str | None:
     """Return the id that equals `wanted`, or the only id with that prefix; None without a match.
 
     Raise InvalidArgument if several ids have the prefix.

@@ -46,7 +46,7 @@ _OWN_PREFIX = "io.pydockershim."
 RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
 
 
-def proof(labels: Mapping[str, str]) -> dict[str, Any]:
+def ownership_fields(labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the part of HostConfig that `is_ours` checks for a container with these labels.
 
     Docker stores `ContainerIDFile` for its command line, and never reads it.

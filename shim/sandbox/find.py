@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain.errors import NotFound
-from shim.domain.ids import SandboxId, only_id
+from shim.domain.ids import SandboxId, match_id
 from shim.domain.labels import sandbox_config_from_dict
 from shim.domain.names import sandbox_name
 from shim.runtime import Runtime
@@ -32,7 +32,7 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
         return rt.view.sandbox(sandbox_id)
     except NotFound:
         kept = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
-        only = only_id(sandbox_id, kept, field="pod sandbox id")
+        only = match_id(sandbox_id, kept, field="pod sandbox id")
         if only is None:
             raise
     return _record_from_checkpoint(kept[only])

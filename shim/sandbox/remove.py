@@ -7,8 +7,8 @@ from shim.hooks.containers import container_is_removed
 from shim.hooks.pods import pod_is_removed
 from shim.runtime import Runtime
 from shim.sandbox import dns
+from shim.sandbox.cri_dockerd_files import remove_cri_dockerd_files
 from shim.sandbox.find import hold_sandbox, sandboxes
-from shim.sandbox.legacy import remove_legacy_traces
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
 
@@ -35,7 +35,7 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     if not record.legacy and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
     if record.legacy:
-        remove_legacy_traces(rt, record.id)
+        remove_cri_dockerd_files(rt, record.id)
     rt.checkpoints.delete(record.id)
     rt.nri.notified.forget(record.id)
 

@@ -6,7 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config, DockerLogDriver
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
-from shim.domain.labels import proof
+from shim.domain.labels import ownership_fields
 from shim.engine.interface import JsonObject
 from shim.engine.runc import ORDERED_RUNTIME
 from shim.logs.drivers import FORMATS
@@ -72,7 +72,7 @@ def base_host_config(ctx: CreateContext) -> JsonObject:
         "Runtime": ctx.defaults.runtime,
         "OomScoreAdj": ctx.oom_score_adj,
         # Includes the host's user namespace, even if the daemon has another for containers (userns-remap).
-        **proof(ctx.labels),
+        **ownership_fields(ctx.labels),
         "GroupAdd": list(ctx.user.group_add),
         "Annotations": ctx.oci_annotations,
         "LogConfig": ctx.defaults.docker_log,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shim.domain import references
 from shim.domain.errors import InvalidArgument
-from shim.domain.ids import ImageId, only_id
+from shim.domain.ids import ImageId, match_id
 from shim.view.records import ImageRecord
 
 
@@ -55,7 +55,7 @@ class ImageIndex:
         if named is not None:
             return named
         prefix = references.image_id_prefix(reference)
-        only = None if prefix is None else only_id(prefix, self._by_id, field="image id")
+        only = None if prefix is None else match_id(prefix, self._by_id, field="image id")
         return None if only is None else self._by_id[ImageId(only)]
 
     def get(self, image_id: ImageId) -> ImageRecord | None:

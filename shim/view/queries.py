@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shim.domain.errors import InvalidArgument, NotFound
-from shim.domain.ids import SandboxId, only_id
+from shim.domain.ids import SandboxId, match_id
 from shim.view.availability import Availability
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 from shim.view.store import RecordStore
@@ -72,7 +72,7 @@ class Queries:
                 return exact
             lists = self.lists_locked()
         known: dict[str, R] = {record.id: record for record in select(lists)}
-        only = only_id(wanted, known, field=f"{what} id")
+        only = match_id(wanted, known, field=f"{what} id")
         if only is None:
             raise NotFound(f"no {what} has the id {wanted}")
         return known[only]
@@ -86,10 +86,10 @@ def filter_containers(
     Raise InvalidArgument for an ambiguous id, as every other RPC does; an unknown id matches nothing.
     """
     if container_id:
-        only = only_id(container_id, [record.id for record in records], field="filter.id")
+        only = match_id(container_id, [record.id for record in records], field="filter.id")
         records = [record for record in records if record.id == only]
     if sandbox_id:
-        only = only_id(sandbox_id, {record.sandbox_id for record in records}, field="filter.pod_sandbox_id")
+        only = match_id(sandbox_id, {record.sandbox_id for record in records}, field="filter.pod_sandbox_id")
         records = [record for record in records if record.sandbox_id == only]
     if wanted := selector.items():
         records = [record for record in records if wanted <= record.config.labels.items()]
@@ -101,7 +101,7 @@ def filter_sandboxes(
 ) -> Sequence[SandboxRecord]:
     """Return the sandboxes that match all parts of a CRI filter, as `filter_containers` does."""
     if sandbox_id:
-        only = only_id(sandbox_id, [record.id for record in records], field="filter.id")
+        only = match_id(sandbox_id, [record.id for record in records], field="filter.id")
         records = [record for record in records if record.id == only]
     if wanted := selector.items():
         records = [record for record in records if wanted <= record.config.labels.items()]

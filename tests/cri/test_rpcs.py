@@ -21,7 +21,7 @@ def test_reads_share_no_limit_with_rpcs_that_wait(name: str) -> None:
 
 
 def test_a_stop_waits_only_for_pod_sandboxes() -> None:
-    assert {name for name, rpc in RPCS.items() if rpc.completes} == {
+    assert {name for name, rpc in RPCS.items() if rpc.must_complete} == {
         "RunPodSandbox",
         "StopPodSandbox",
         "RemovePodSandbox",

@@ -200,7 +200,7 @@ RUN_BY_HAND = {"init": None, "userns_mode": "", "container_id_file": ""}
 
 def is_ours(tags: dict[str, str], **host: Any) -> bool:
     """Return whether a container is ours whose HostConfig is changed by `host`."""
-    proof = labels.proof(OURS)
+    proof = labels.ownership_fields(OURS)
     fields = {"init": proof["Init"], "userns_mode": proof["UsernsMode"], "container_id_file": proof["ContainerIDFile"]}
     return labels.is_ours(tags, **(fields | host))
 

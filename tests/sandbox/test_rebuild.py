@@ -39,7 +39,7 @@ def pod_on(rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode) -> Sandbo
     body = {
         "Image": rt.config.pod_infra_container_image,
         "Labels": (tags := labels.sandbox_labels(config, runtime_handler="")),
-        "HostConfig": {"NetworkMode": "none", **labels.proof(tags)},
+        "HostConfig": {"NetworkMode": "none", **labels.ownership_fields(tags)},
     }
     sandbox = SandboxId(engine.create_container(name=names.sandbox_name(config.metadata), body=body))
     engine.start_container(sandbox)

@@ -129,7 +129,7 @@ def create_stranger(engine: FakeEngine, *, name: str = "database") -> str:
 def _create(engine: FakeEngine, name: str, tags: Mapping[str, str], start: bool, *, network: str = "none") -> str:
     if not any(image.is_called("busybox") for image in engine.images):
         engine.add_image("busybox")
-    proof = labels.proof(tags) if tags else {}
+    proof = labels.ownership_fields(tags) if tags else {}
     body = {"Image": "busybox", "Labels": dict(tags), "HostConfig": {"NetworkMode": network, **proof}}
     created = engine.create_container(name=name, body=body)
     if start:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from shim import stream_runtime
+from shim import stream_sessions
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.container import exec as container_exec
@@ -21,7 +21,7 @@ from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox
-from shim.stream_runtime import serve_session
+from shim.stream_sessions import serve_session
 from shim.streaming import patience, spdy, transport
 from shim.streaming.sessions import Kind, Task
 from tests.fakes.engine import FakeEngine
@@ -307,7 +307,7 @@ def test_an_attach_client_that_blocks_its_container_loses_its_session(
     rt: Runtime, engine: FakeEngine, container: ContainerId, reads_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(stream_runtime, "REASON_SECONDS", 1000.0 if reads_on else 0.1)
+    monkeypatch.setattr(stream_sessions, "REASON_SECONDS", 1000.0 if reads_on else 0.1)
     engine.containers[container].output = [(1, bytes(65536))] * 200
     asked = task(kind=Kind.ATTACH, container_id=container)
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):

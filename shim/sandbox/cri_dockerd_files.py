@@ -11,7 +11,7 @@ ROOT = Path("/var/lib/cri-dockerd")
 """cri-dockerd's default directory. `root_directory` takes the value of the flag by which users change it."""
 
 
-def remove_legacy_traces(rt: Runtime, sandbox_id: SandboxId) -> None:
+def remove_cri_dockerd_files(rt: Runtime, sandbox_id: SandboxId) -> None:
     """Remove both files of a removed pod: cri-dockerd would still list it by its checkpoint. Raise ShimError."""
     for root in {ROOT, rt.config.root_directory}:
         remove_file(root / "sandbox" / sandbox_id)

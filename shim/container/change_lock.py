@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def changing(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]:
+def hold_for_change(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]:
     """Exclude other changes of a container inside the block; yield its record, read under the lock.
 
     Stop and removal take no lock: they may happen at any time inside the block. Raise NotFound for an unknown id, also
@@ -43,7 +43,7 @@ def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[Conta
             return True
         if not state.pid:
             return False
-        with deadline.bound(CHECK_SECONDS), changing(rt, container_id) as record:
+        with deadline.bound(CHECK_SECONDS), hold_for_change(rt, container_id) as record:
             apply(record)
     except NotFound:
         log.debug("delayed start: container is gone", container=container_id)

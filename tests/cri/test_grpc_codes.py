@@ -4,7 +4,7 @@ from urllib.parse import quote
 import grpc
 import pytest
 
-from shim.cri.status import CODES, MAX_DETAILS, bounded, code_of, details_of
+from shim.cri.grpc_codes import CODES, MAX_DETAILS, bounded, code_of, details_of
 from shim.domain import errors
 from shim.engine.errors import NameConflict, RegistryUnavailable, RemovalInProgress
 

@@ -22,7 +22,7 @@ _UNLIMITED_PAGES = (1 << 64) - 1
 """Reported for no limit, since the field of the CRI is unsigned."""
 
 
-def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
+def limits_in_force(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
     """Return the limits of a container in force, including external changes.
 
     A value that the kernel rounds (whole pages, CPU weights) is reported as requested. "No limit" is 0 if Docker has no

@@ -7,7 +7,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.locator import Place
 from shim.cgroup.places import Group
-from shim.container.actual import actual_resources
+from shim.container.limits_in_force import limits_in_force
 from shim.engine.answers import HostSettings
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
@@ -35,14 +35,14 @@ def v1(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -
     record = record_of(rt, host=host)
     group = new_group_v1(root, record.id, **files)
     rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
-    return actual_resources(rt, record)
+    return limits_in_force(rt, record)
 
 
 def v2(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -> Resources:
     record = record_of(rt, host=host)
     group = new_group_v2(root, record.id, **files)
     rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
-    return actual_resources(rt, record)
+    return limits_in_force(rt, record)
 
 
 def test_kernel_values_win_on_cgroup_v1(rt: Runtime, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_requested_cgroup_files_are_reported_with_the_kernels_values(rt: Runtime
     rt.limits.put(record.id, asked)
     group = new_group_v2(tmp_path, record.id, memory__high="1048576", hugetlb__2MB__max="2097152")
     rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
-    reported = actual_resources(rt, record)
+    reported = limits_in_force(rt, record)
     assert dict(reported.unified) == {"memory.high": "1048576", "memory.oom.group": "0", "memory.low": "5"}
     assert [(one.page_size, one.limit) for one in reported.hugepage_limits] == [("2MB", 2097152), ("1GB", 0)]
 
@@ -133,7 +133,7 @@ def test_a_created_container_reports_the_limits_it_will_get(rt: Runtime) -> None
     asked = Resources(memory_limit_in_bytes=MIB, hugepage_limits=[pb.HugepageLimit(page_size="2MB")])
     linux = pb.LinuxContainerConfig(resources=asked)
     record = rt.view.container(created(rt, ready_pod(rt), linux=linux))
-    reported = actual_resources(rt, record)
+    reported = limits_in_force(rt, record)
     assert (reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (MIB, MIB)
     assert reported.hugepage_limits == asked.hugepage_limits
 
@@ -148,8 +148,8 @@ def test_dockers_limits_are_reported_if_the_cgroup_vanishes(rt: Runtime, tmp_pat
         memory_limit_in_bytes=64 * MIB,
         memory_swap_limit_in_bytes=64 * MIB,
     )
-    assert actual_resources(rt, record) == docker  # this process is not in the container's cgroup
+    assert limits_in_force(rt, record) == docker  # this process is not in the container's cgroup
     group = new_group_v2(tmp_path / "gone", record.id)
     rt.cgroups.remember(record.id, Place(os.getpid(), replace(group, directory=f"{tmp_path}/no/{record.id}"), group))
     docker.oom_score_adj = own_score()
-    assert actual_resources(rt, record) == docker
+    assert limits_in_force(rt, record) == docker

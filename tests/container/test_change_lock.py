@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shim.container.change import apply_when_running, changing
+from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.remove import remove_container
 from shim.container.start import start_container
 from shim.domain.errors import DeadlineExceeded, NotFound, Unavailable
@@ -56,7 +56,7 @@ class Waiting:
     def change(self) -> bool:
         """Return whether the container runs when the change gets the lock."""
         self._asked.set()
-        with changing(self._rt, self._container) as record:
+        with hold_for_change(self._rt, self._container) as record:
             return record.state.running
 
     def wait_asked(self) -> None:
@@ -80,7 +80,7 @@ def test_changing_a_container_that_was_removed_meanwhile_raises_not_found(rt: Ru
     container = created(rt, ready_pod(rt))
     waiting = Waiting(rt, container)
     with ThreadPoolExecutor() as pool:
-        with changing(rt, container):
+        with hold_for_change(rt, container):
             change = pool.submit(waiting.change)
             waiting.wait_asked()
             remove_container(rt, container_id=container)

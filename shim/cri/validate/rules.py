@@ -137,7 +137,7 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
     if options.HasField("userns_options"):
         _mode(options.userns_options.mode, (pb.POD, pb.NODE), field=f"{field}.userns_options.mode")
         if options.userns_options.mode == pb.NODE and (options.userns_options.uids or options.userns_options.gids):
-            raise InvalidArgument(f"{field}.userns_options: mode NODE must not have mappings")
+            raise InvalidArgument(f"{field}.userns_options: mode NODE has no mappings")
         if options.userns_options.mode == pb.POD:
             _user_namespace(options, field=field)
 

@@ -1,6 +1,6 @@
-"""Caches measurements of containers and pods: for figures that need two readings, and for slow readings.
+"""Earlier measurements of containers and pods: CPU history for rates, slow measurements, and prefetched answers.
 
-The threads of `shim.stats` fill the cache, and its RPCs read it.
+The threads of `shim.stats` write it, its answers read it. Nothing here measures.
 """
 
 import threading
@@ -18,49 +18,44 @@ M = TypeVar("M")
 V = TypeVar("V")
 
 INTERVAL = 9.0
-"""Seconds between background readings of all usage: less than the longest window of a rate, and less than the kubelet's
-interval of ten seconds."""
+"""Seconds between two background passes over CPU time and stats: less than the longest window of a rate, and less than
+the ten seconds after which the kubelet asks again."""
 METRICS_INTERVAL = 18.0
-"""Seconds between background readings of all metrics, similar to cAdvisor's interval."""
+"""Seconds between two background passes over all metrics, similar to cAdvisor's."""
 PREFETCH_SECONDS = 60.0
-"""How long lists are prefetched after a request."""
-
-REUSE_SECONDS = 0.5
-"""Maximum age of an answer that is returned twice; clients that compute a rate ask again after a second or later."""
-WATCHED_SECONDS = 3.0
-"""A list counts as watched if requests for it come within this time, as by `crictl stats --watch`."""
+"""Seconds for which lists are prefetched after a request."""
 
 _MIN_WINDOW = 1 * SECOND
 _MAX_WINDOW = 10 * SECOND
 _MAX_POINTS = 4
-"""Points for each container. With a point every nine seconds, they cover more than the longest window."""
+"""Points per container: at an interval of nine seconds, more than the longest window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """CPU time at a moment by the wall clock, as in the CRI; both in nanoseconds."""
+    """CPU time and its timestamp, both in nanoseconds; the timestamp by the wall clock, like in the CRI."""
 
     at: int
     usage: int
 
 
 class CpuHistory:
-    """Recent CPU times of containers and pods, by id. Thread-safe."""
+    """CPU time of containers and pods over the last seconds, by id. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points: dict[str, deque[Point]] = {}
 
     def note(self, key: str, point: Point) -> None:
-        """Add a point; points must be added in the order of time."""
+        """Add a point, in order of time."""
         with self._lock:
             self._points.setdefault(key, deque(maxlen=_MAX_POINTS)).append(point)
 
     def rate(self, key: str, now: Point, *, born_at: int) -> int:
         """Return nanoseconds of CPU time per second up to `now`, over a window of one to ten seconds.
 
-        Without an earlier point the window begins at `born_at`, with no CPU time used. Within the first second, the CPU
-        time used so far is returned as the rate of a whole second.
+        For a new id, the window begins at `born_at` with no usage, so the first sample has a rate at once. During the
+        first second, the rate is the usage so far over one second.
         """
         base = self._base(key, now)
         if base is None or _is_another_run(base, now, born_at=born_at):
@@ -68,18 +63,18 @@ class CpuHistory:
         return _rate(base, now)
 
     def rate_since_seen(self, key: str, now: Point) -> int | None:
-        """Return the rate without assuming zero usage at birth; None until a point is at least a second old."""
+        """Like `rate`, but for usage that may precede the birth; None until a second after the first point."""
         then = self._base(key, now)
         return None if then is None else _rate(then, now)
 
     def last(self, key: str) -> Point | None:
-        """Return the latest point; None without points."""
+        """Return the last point."""
         with self._lock:
             points = self._points.get(key)
             return points[-1] if points else None
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget the points of all other keys."""
+        """Forget all other ids."""
         with self._lock:
             self._points = {key: points for key, points in self._points.items() if key in keys}
 
@@ -87,24 +82,24 @@ class CpuHistory:
         with self._lock:
             points = tuple(self._points.get(key, ()))
         base = None
-        for point in points:  # the oldest first
+        for point in points:  # oldest first
             age = now.at - point.at
-            if age < _MIN_WINDOW:  # also negative, if the clock was set back
+            if age < _MIN_WINDOW:  # or negative, if the clock was set back
                 continue
             base = point
             if age <= _MAX_WINDOW:
                 break
-        # The longest allowed window gives the steadiest rate; after a pause in sampling, the last point has to do.
+        # The longest allowed window gives the steadiest rate; after a pause in sampling, the last point.
         return base
 
 
 def _is_another_run(then: Point, now: Point, *, born_at: int) -> bool:
-    """Return whether a container was restarted between two points, which gives it a new cgroup."""
+    """Return whether a container was restarted between two points: it then has a new group."""
     return then.at < born_at <= now.at and now.usage < then.usage
 
 
 def _rate(then: Point, now: Point) -> int:
-    # The clock was set back, or the cgroup was created again under the same id.
+    # The clock was set, or the group was recreated under the same id.
     if now.at <= then.at or now.usage < then.usage:
         return 0
     # Avoid an inflated rate over a very short window.
@@ -128,14 +123,14 @@ class LayerUsage:
     """Disk usage of a container's writable layer."""
 
     at: int
-    """Time of the measurement, ns since the epoch."""
+    """When it was measured, ns since the epoch."""
     used_bytes: int
-    """On disk, counted like `du`: whole blocks, hard links once."""
+    """On disk, as `du` counts: whole blocks, hard links once."""
     inodes: int
     store: str
-    """Directory of the image store, which the kubelet can map to a device."""
+    """Directory of the image store, which the kubelet maps to a device."""
     file_system: FileSystem | None = None
-    """The file system of the layer."""
+    """File system of the layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,142 +138,116 @@ class StoreUsage:
     """Disk usage of the image store."""
 
     at: int
-    """Time of the measurement, ns since the epoch."""
+    """When it was measured, ns since the epoch."""
     root: Path
-    """Directory of the store."""
+    """Its directory."""
     used_bytes: int
-    """On disk, counted like `du`: shared layers once, without the writable layers of containers."""
+    """On disk, as `du` counts, shared layers once, without layers of containers."""
     inodes: int
     is_measured: bool
-    """False before the first complete walk of the store: then the figures are those for its file system."""
+    """False until the whole store has been walked: then the figures are its file system's."""
 
 
 class PrefetchCache(Generic[M]):
-    """Answers by id that are prefetched while lists are requested. Thread-safe.
+    """Answers that are prefetched, by id, while lists are requested. Thread-safe.
 
-    With hundreds of containers, a list that reads every file on request takes longer than all other lists together. So
-    a list that clients request every few seconds is read in the background in advance.
+    With hundreds of containers, a list that reads every file on request takes longer than all other lists together. A
+    list that is requested every few seconds is read in the background instead, a few seconds before.
     """
 
     def __init__(
-        self,
-        *,
-        freshness: float,
-        clock: Callable[[], float] = time.monotonic,
-        timestamp: Callable[[M], int] = lambda _: 0,
-        wall: Callable[[], int] = time.time_ns,
-        on_watched: Callable[[], object] = lambda: None,
+        self, *, freshness: float, timestamp: Callable[[M], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Return answers for up to `freshness` seconds.
-
-        `timestamp` returns the time of an answer's readings, ns since the epoch, by the clock `wall`. `on_watched` is
-        called at each request for a watched list.
-        """
+        """Return answers up to `freshness` seconds after their pass. `timestamp` returns when an answer was read."""
         self._freshness = freshness
-        self._clock = clock
         self._timestamp = timestamp
-        self._wall = wall
-        self._on_watched = on_watched
-        self._made: dict[str, tuple[M, float]] = {}
+        self._clock = clock
+        self._prefetched: dict[str, tuple[M, float]] = {}
         self._returned: dict[str, int] = {}
-        self._asked = self._watched = -PREFETCH_SECONDS
+        self._requested = -PREFETCH_SECONDS
 
     @property
     def requested_recently(self) -> bool:
-        """Return whether a list was requested within PREFETCH_SECONDS."""
-        return self._clock() - self._asked < PREFETCH_SECONDS
-
-    @property
-    def is_watched(self) -> bool:
-        """Return whether clients request a list every few seconds."""
-        return self._clock() - self._watched < WATCHED_SECONDS
+        """Return whether a list was requested within the last minute."""
+        return self._clock() - self._requested < PREFETCH_SECONDS
 
     def touch(self) -> None:
-        """Record a request for a list."""
-        before, self._asked = self._asked, self._clock()
-        if self._asked - before < WATCHED_SECONDS:
-            self._watched = self._asked
-            self._on_watched()
+        """Note that a list is requested."""
+        self._requested = self._clock()
 
     def put(self, key: str, answer: M) -> None:
-        """Store an answer that was just read. The caller must not change it afterwards."""
-        self._made[key] = (answer, self._clock())
+        """Keep the answer of a pass. The caller must not modify it afterwards."""
+        self._prefetched[key] = (answer, self._clock())
 
     def get(self, key: str) -> M | None:
-        """Return the answer if it is fresh; otherwise None."""
-        answer, at = self._made.get(key, (None, 0.0))
+        """Return the answer of the last pass if it is fresh enough."""
+        answer, at = self._prefetched.get(key, (None, 0.0))
         return answer if self._clock() - at <= self._freshness else None
 
-    def is_new(self, key: str, answer: M) -> bool:
-        """Return whether to serve `answer`: newer than the last answer served, or the same within REUSE_SECONDS."""
-        at, last = self._timestamp(answer), self._returned.get(key, 0)
-        return at > last or (at == last and self._wall() - at <= REUSE_SECONDS * SECOND)
+    def answer(
+        self,
+        key: str,
+        *,
+        read: Callable[[], M | None],
+        refresh: Callable[[M], M | None],
+        holds: Callable[[M], bool] = lambda _: True,
+    ) -> M | None:
+        """Return an answer for a list: the last pass's once, then a copy of it with current values from `refresh`.
 
-    def note_returned(self, key: str, answer: M) -> M:
-        """Record that `answer` is served, and return it.
-
-        It replaces the cached answer but keeps its expiry, since some of its figures are as old.
+        A client that computes a rate from two answers needs two timestamps. `read` reads everything, for lack of a
+        fresh answer that `holds`. Return None if the container or pod is gone.
         """
-        self._returned[key] = self._timestamp(answer)
-        self._replace(key, answer)
-        return answer
-
-    def renew(self, key: str, renewed: Callable[[M], M | None]) -> None:
-        """Replace an answer that must not be served again by the newer answer that `renewed` returns, if any."""
-        answer = self.get(key)
-        if answer is None or self.is_new(key, answer):
-            return
-        later = renewed(answer)
-        if later is not None:
-            self._replace(key, later)
-
-    def _replace(self, key: str, answer: M) -> None:
-        kept = self._made.get(key)
-        if kept is not None:
-            self._made[key] = (answer, kept[1])
+        known = self.get(key)
+        if known is None or not holds(known):
+            made = read()
+        elif self._timestamp(known) > self._returned.get(key, 0):
+            made = known
+        else:
+            made = refresh(known)
+        if made is not None:
+            self._returned[key] = self._timestamp(made)
+        return made
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget the answers of all other keys."""
-        _keep_only(self._made, keys)
+        """Forget all others."""
+        _keep_only(self._prefetched, keys)
         _keep_only(self._returned, keys)
 
 
 class StatsCache:
-    """All cached measurements. Thread-safe: entries of its dictionaries are only replaced as a whole."""
+    """All earlier measurements. Thread-safe: plain dictionaries whose entries are replaced as a whole."""
 
     def __init__(self) -> None:
         self.cpu = CpuHistory()
         self.layers: dict[str, LayerUsage] = {}
-        """By container id, of the containers measured so far."""
+        """By container id; without an entry until measured."""
         self.images: StoreUsage | None = None
         """None until the store has been found."""
-        self.watched = threading.Event()
-        """Set by each request for a watched list: the next request needs newer answers."""
         self.container_stats = PrefetchCache[pb.ContainerStats](
-            freshness=2 * INTERVAL, timestamp=lambda stats: stats.cpu.timestamp, on_watched=self.watched.set
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.cpu.timestamp
         )
         self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](
-            freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp, on_watched=self.watched.set
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp
         )
         self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](
-            freshness=2 * METRICS_INTERVAL, timestamp=_metrics_read_at, on_watched=self.watched.set
+            freshness=2 * METRICS_INTERVAL, timestamp=_metrics_read_at
         )
         self.uppers: dict[str, Path] = {}
-        """Directory of the writable layer by container id, if it is visible."""
+        """Directory of the writable layer by container id, if it could be found."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
-        """By container id, with the configuration they were built from; callers must not change them."""
+        """By container id, with the configuration they were made from; must not be modified."""
         self._on_container_started: Callable[[], object] = lambda: None
 
     def on_container_started(self, callback: Callable[[], object]) -> None:
-        """Set the callback of `container_started`."""
+        """Set the callback for started containers."""
         self._on_container_started = callback
 
     def container_started(self) -> None:
-        """Report that a container has been started, so that its layer is measured."""
+        """Report that a container has started, so that its layer is measured."""
         self._on_container_started()
 
     def keep_only(self, ids: Collection[str]) -> None:
-        """Forget the measurements of all other containers and sandboxes."""
+        """Forget all other containers and sandboxes."""
         for store in (self.cpu, self.container_stats, self.sandbox_stats, self.sandbox_metrics):
             store.keep_only(ids)
         _keep_only(self.layers, ids)
@@ -287,12 +256,12 @@ class StatsCache:
 
 
 def _metrics_read_at(metrics: pb.PodSandboxMetrics) -> int:
-    """Return when the CPU time of a pod's first container was read; without containers, its network."""
+    """Return the timestamp of the first container's metrics, or of the network's if there is no container."""
     first = next((each.metrics[0] for each in metrics.container_metrics if each.metrics), None)
     return first.timestamp if first else metrics.metrics[0].timestamp if metrics.metrics else 0
 
 
 def _keep_only(known: dict[str, V], keys: Collection[str]) -> None:
-    # A copy of the keys, since other threads may add entries meanwhile.
+    # A copy of the keys: concurrent answers may add to these dictionaries.
     for gone in set(known).difference(keys):
         known.pop(gone, None)

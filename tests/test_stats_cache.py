@@ -76,98 +76,61 @@ def test_removed_keys_are_forgotten() -> None:
     assert samples.layers == {}
 
 
-def test_an_answer_is_returned_while_it_is_fresh() -> None:
+def read_at(answer: int) -> int:
+    """The timestamp of an answer is the answer."""
+    return answer
+
+
+def test_answer_of_a_pass_is_returned_while_it_is_fresh() -> None:
     clock = Clock(0)
-    cache = PrefetchCache[str](freshness=10, clock=clock)
+    cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=clock)
     assert cache.get("a") is None
 
-    cache.put("a", "answer")
+    cache.put("a", 1)
     clock.now = 10
-    assert cache.get("a") == "answer"
+    assert cache.get("a") == 1
     clock.now = 10.1
     assert cache.get("a") is None
 
 
-def test_an_answer_is_new_once_and_for_half_a_second() -> None:
-    now = Clock(100.0)
-    shelf = PrefetchCache[int](
-        freshness=10, clock=now, timestamp=lambda at: at * SECOND // 10, wall=lambda: int(now.now * SECOND)
-    )
-    shelf.put("a", 999)
-    assert shelf.is_new("a", 999)
-    assert shelf.note_returned("a", 999) == 999
-    assert shelf.is_new("a", 999)
-    now.now = 100.5
-    assert not shelf.is_new("a", 999)
-    assert shelf.is_new("a", 1000)
-    assert shelf.is_new("b", 999)
-    assert not shelf.is_new("a", 998)
+def answered(
+    cache: PrefetchCache[int], *, read: int | None = 50, current: int | None = 60, holds: bool = True
+) -> int | None:
+    return cache.answer("a", read=lambda: read, refresh=lambda _: current, holds=lambda _: holds)
 
 
-def test_a_replaced_answer_keeps_its_expiry() -> None:
+def test_answer_of_a_pass_is_returned_once_and_then_refreshed() -> None:
+    cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
+    cache.put("a", 10)
+    assert [answered(cache), answered(cache), answered(cache, current=70)] == [10, 60, 70]
+
+    cache.put("a", 80)
+    assert [answered(cache), answered(cache, current=90)] == [80, 90]
+
+
+def test_answer_older_than_the_last_is_refreshed() -> None:
+    cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
+    assert answered(cache, read=50) == 50
+    cache.put("a", 49)
+    assert answered(cache, current=60) == 60
+
+
+def test_answer_that_does_not_hold_is_read_anew() -> None:
+    cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
+    cache.put("a", 10)
+    assert answered(cache, holds=False) == 50
+
+
+def test_nothing_is_returned_for_a_container_that_is_gone() -> None:
+    cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
+    assert answered(cache, read=None) is None
+    cache.put("a", 10)
+    assert [answered(cache), answered(cache, current=None)] == [10, None]
+
+
+def test_answers_are_prefetched_for_a_minute_after_the_last_request() -> None:
     clock = Clock(0)
-    shelf = PrefetchCache[str](freshness=10, clock=clock)
-    shelf.note_returned("a", "read now")
-    assert shelf.get("a") is None
-    shelf.put("a", "kept")
-    clock.now = 9
-    shelf.note_returned("a", "renewed")
-    assert shelf.get("a") == "renewed"
-    clock.now = 11
-    assert shelf.get("a") is None
-
-
-def test_a_list_that_is_requested_every_few_seconds_is_watched() -> None:
-    clock = Clock(0)
-    requests: list[float] = []
-    cache = PrefetchCache[str](freshness=INTERVAL, clock=clock, on_watched=lambda: requests.append(clock.now))
-    watched = []
-    for clock.now in (100, 110, 111, 112, 122):
-        cache.touch()
-        watched.append(cache.is_watched)
-
-    assert watched == [False, False, True, True, False]
-    assert requests == [111, 112]
-
-
-def test_a_served_answer_is_renewed() -> None:
-    clock = Clock(100)
-    cache = PrefetchCache[float](
-        freshness=10,
-        clock=clock,
-        timestamp=lambda at: int(at * SECOND),
-        wall=lambda: int(clock.now * SECOND),
-    )
-    for key in ("returned", "just read", "ended", "expired", "not returned"):
-        cache.put(key, 100.0)
-        if key != "not returned":
-            cache.note_returned(key, 100.0)
-    clock.now = 109
-    cache.note_returned("just read", 108.75)
-
-    def renewed(_: float) -> float:
-        return clock.now
-
-    cache.renew("returned", renewed)
-    cache.renew("just read", renewed)
-    cache.renew("ended", lambda _: None)
-    cache.renew("not returned", renewed)
-    cache.renew("unknown", renewed)
-
-    assert [cache.get(key) for key in ("returned", "just read", "ended")] == [109, 108.75, 100]
-    assert [cache.get(key) for key in ("not returned", "unknown")] == [100, None]
-    assert cache.is_new("returned", 109)
-    clock.now = 110
-    cache.renew("returned", renewed)
-    assert cache.get("returned") == 109  # it has not been served yet
-    clock.now = 111
-    cache.renew("expired", renewed)
-    assert cache.get("expired") is None
-
-
-def test_lists_are_prefetched_for_a_minute_after_the_last_request() -> None:
-    clock = Clock(0)
-    cache = PrefetchCache[str](freshness=INTERVAL, clock=clock)
+    cache = PrefetchCache[int](freshness=INTERVAL, timestamp=read_at, clock=clock)
     wanted = [cache.requested_recently]
     cache.touch()
     for clock.now in (59, 61):

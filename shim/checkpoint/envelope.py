@@ -18,10 +18,6 @@ class Untrusted(ShimError):
     """The content of a file cannot be trusted."""
 
 
-class Newer(Untrusted):
-    """The file is in a newer server's format."""
-
-
 def seal(data: bytes) -> bytes:
     """Wrap JSON for its file."""
     envelope = Envelope(version=VERSION, checksum=hashlib.sha256(data).hexdigest(), data=msgspec.Raw(data))
@@ -31,11 +27,9 @@ def seal(data: bytes) -> bytes:
 def unseal(content: bytes) -> bytes:
     """Unwrap the JSON of a file. Raise Untrusted with the reason."""
     version = parsed(_versioned, content).version
-    if version > VERSION:
-        raise Newer(f"its version {version} is newer than this server's version {VERSION}")
+    if version != VERSION:
+        raise Untrusted(f"its version {version} is not {VERSION}, which this server reads")
     envelope = parsed(_envelope, content)
-    if envelope.version != VERSION:
-        raise Untrusted(f"its version {envelope.version} is unknown")
     data = bytes(envelope.data)
     if hashlib.sha256(data).hexdigest() != envelope.checksum:
         raise Untrusted("its checksum does not match")

@@ -1,6 +1,10 @@
 """The directory of state that must survive a restart (setting `root_directory`), and its entries."""
 
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shim.base import atomic_files
@@ -38,9 +42,22 @@ def ensure_root_directory(path: Path) -> None:
     atomic_files.ensure_private_directory(path)
 
 
-def remove_checkpointing(path: Path) -> None:
-    """Remove temporary files of an earlier server's container checkpoints, as far as possible."""
-    shutil.rmtree(path / CHECKPOINTING, ignore_errors=True)
+@contextmanager
+def locked_root_directory(path: Path) -> Iterator[None]:
+    """Hold the lock of the directory, created if missing: two servers would undo each other's work.
+
+    Removes temporary files of an earlier server's container checkpoints. Raise FailedPrecondition if another server
+    holds the lock.
+    """
+    ensure_root_directory(path)
+    with atomic_files.failing_as(f"open {path / LOCK}"):
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _take(lock, path)
+        shutil.rmtree(path / CHECKPOINTING, ignore_errors=True)
+        yield
+    finally:
+        os.close(lock)
 
 
 def remove_state(path: Path) -> None:
@@ -68,3 +85,11 @@ def _names_of_others(path: Path) -> set[str]:
     others = names - _OWN - _EXPECTED
     files = (POD_CIDR, ENGINE)
     return {name for name in others if not any(atomic_files.is_temporary(name, target=file) for file in files)}
+
+
+def _take(lock: int, path: Path) -> None:
+    # lockf locks for this process alone: a child between fork and exec would inherit a lock of flock(2).
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FailedPrecondition(f"root_directory {path} is in use by another server") from None

@@ -1,10 +1,11 @@
 """The checkpoints of this node: a file per sandbox, and all of them in memory.
 
 Memory is written through: readers never wait for the disk, and `get` returns only content that has reached it. An
-untrusted file is set aside and reported, and its pod's checkpoint is rebuilt if possible (`shim.sandbox.rebuild`).
-`shim.checkpoint.aside` says what happens to the file.
+untrusted file is moved to a subdirectory and reported, and its pod's checkpoint is rebuilt if possible
+(`shim.sandbox.rebuild`).
 """
 
+import os
 import re
 import threading
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ import structlog
 
 from shim.base import atomic_files
 from shim.base.locks import KeyedLocks
-from shim.checkpoint.aside import SUFFIX, NewerFiles, moved_to_corrupt
-from shim.checkpoint.envelope import Newer, Untrusted, parsed, seal, unseal
+from shim.checkpoint.envelope import Untrusted, parsed, seal, unseal
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
+SUFFIX = ".json"
+CORRUPT = "corrupt"
+"""Subdirectory of untrusted files, which are kept for people."""
 FILE_LIMIT = 8 << 20
 """Maximum bytes of a file: 1 MiB each of CNI configuration and result, 512 KiB of labels and annotations, and the
 rest."""
@@ -60,8 +63,6 @@ class CheckpointStore:
         atomic_files.ensure_private_directory(directory)
         atomic_files.remove_temporaries(directory)
         with atomic_files.failing_as(f"list the checkpoints in {directory}"):
-            self._newer = NewerFiles(directory)
-            self._newer.take_back(lambda content, sandbox_id: decode(content, sandbox_id=sandbox_id), most=FILE_LIMIT)
             paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
         for path in paths:
             self._load(path)
@@ -80,10 +81,8 @@ class CheckpointStore:
         """Return the files that were set aside when this store was loaded."""
         return list(self._corrupt)
 
-    def put(self, checkpoint: SandboxCheckpoint, *, rebuilt: bool = False) -> None:
+    def put(self, checkpoint: SandboxCheckpoint) -> None:
         """Write the checkpoint of a sandbox, replacing the previous; on an error the previous stays.
-
-        `rebuilt` means that it replaces a file that was set aside, and that the pod has not changed.
 
         The first checkpoint of a sandbox survives a power loss. Later checkpoints may not, and the file may then have
         its previous content: no pod survives a power loss, and the first checkpoint holds all that is needed to clean
@@ -91,8 +90,6 @@ class CheckpointStore:
         represent.
         """
         with self._writing.hold(checkpoint.sandbox_id):
-            if not rebuilt:
-                self._newer.drop(checkpoint.sandbox_id)
             self._write(checkpoint, sync="content" if self.get(checkpoint.sandbox_id) else "name")
             self._keep(checkpoint)
 
@@ -103,7 +100,6 @@ class CheckpointStore:
         the power are rebuilt from the CNI cache.
         """
         with self._writing.hold(checkpoint.sandbox_id):
-            self._newer.try_drop(checkpoint.sandbox_id)
             try:
                 self._write(checkpoint, sync="nothing")
             except ShimError as error:
@@ -123,13 +119,10 @@ class CheckpointStore:
     def delete(self, sandbox_id: str) -> None:
         """Delete the checkpoint of a sandbox, if any.
 
-        A power loss may bring the file back. Its pod is then listed without a container, and removed again. A newer
-        server's file of a sandbox without a checkpoint here stays: only that server can release its network.
+        A power loss may bring the file back. Its pod is then listed without a container, and removed again.
         """
         path = self._path(sandbox_id)
         with self._writing.hold(sandbox_id):
-            if self.get(sandbox_id) is not None:
-                self._newer.drop(sandbox_id)
             atomic_files.remove_file(path)
             with self._lock:
                 self._known.pop(sandbox_id, None)
@@ -143,16 +136,14 @@ class CheckpointStore:
         sandbox_id = path.name.removesuffix(SUFFIX)
         try:
             checkpoint = decode(atomic_files.read_regular(path, most=FILE_LIMIT), sandbox_id=sandbox_id)
-        except OSError as error:
-            self._set_aside(path, reason=reason_of(error))
-        except Untrusted as error:
-            self._set_aside(path, reason=str(error), newer=isinstance(error, Newer))
+        except (OSError, Untrusted) as error:
+            self._set_aside(path, reason=str(error) if isinstance(error, Untrusted) else reason_of(error))
         else:
             self._known[sandbox_id] = checkpoint
 
-    def _set_aside(self, path: Path, *, reason: str, newer: bool = False) -> None:
+    def _set_aside(self, path: Path, *, reason: str) -> None:
         try:
-            kept = self._newer.keep(path) if newer else moved_to_corrupt(path, directory=self._directory)
+            kept = _moved_to_corrupt(path)
         except OSError as error:
             reason = f"{reason}; and it could not be set aside: {reason_of(error)}"
             kept = path
@@ -187,3 +178,16 @@ def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
     if checkpoint.sandbox_id != sandbox_id:
         raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
     return checkpoint
+
+
+def _moved_to_corrupt(path: Path) -> Path:
+    """Move a file to the subdirectory CORRUPT, without replacing another; return its new path. Raise OSError."""
+    corrupt = path.parent / CORRUPT
+    corrupt.mkdir(mode=0o700, exist_ok=True)
+    number = 1
+    while os.path.lexists(target := corrupt / f"{path.name}.corrupt-{number}"):
+        number += 1
+    path.rename(target)
+    for directory in (corrupt, path.parent):
+        atomic_files.sync_directory(directory)
+    return target

@@ -1,14 +1,39 @@
 """Maintains the nftables rule that keeps pods from the node's loopback addresses."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import structlog
 
+from shim.daemon.background import background
 from shim.domain.errors import ShimError
 from shim.netns.loopback_guard import has_guard, install_guard, remove_guard
+from shim.runtime import Runtime
 
-CHECK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 """Seconds between two checks, which cost some microseconds each: `nft flush ruleset` removes the rule."""
 
 log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def guarding_loopback(rt: Runtime) -> Iterator[None]:
+    """Keep pods from the node's loopback addresses inside the block, and after it while pods are left."""
+    if rt.config.network_plugin == "none":
+        yield
+        return
+    guard = LoopbackGuard()
+    guard.keep()
+
+    def keep(stopping: threading.Event) -> None:
+        while not stopping.wait(_CHECK_SECONDS):
+            guard.keep()
+
+    with background(keep, name="loopback-guard"):
+        yield
+    if not (rt.checkpoints.all() or rt.checkpoints.corrupt()):
+        guard.remove()
 
 
 class LoopbackGuard:

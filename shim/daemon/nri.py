@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import structlog
 
@@ -11,6 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.container.plugins import tell_stopped
 from shim.container.update import apply_update
+from shim.daemon.background import background
 from shim.domain.errors import Cancelled, ShimError
 from shim.hooks.containers import container_is_removed
 from shim.hooks.messages import container_message, pod_message
@@ -32,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def serving_plugins(rt: Runtime) -> Iterator[None]:
-    """Accept connections of plugins, and run the installed plugins, inside the block."""
+    """Accept connections of plugins, run the installed plugins, and report exits to them, inside the block."""
     config = rt.config
     rt.nri.start(NriNode(rt))
     with ExitStack() as serving:
@@ -41,6 +43,7 @@ def serving_plugins(rt: Runtime) -> Iterator[None]:
         found = installed_plugins(config.nri_plugin_path, configurations=config.nri_plugin_config_path)
         serving.enter_context(running_plugins(found, rt.nri))
         serving.callback(rt.nri.stop)
+        serving.enter_context(background(partial(_report_exits, rt), name="nri-ends"))
         yield
 
 
@@ -92,18 +95,17 @@ class NriNode:
         return failed
 
 
-def tell_of_ends(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+def _report_exits(rt: Runtime, stopping: threading.Event) -> None:
     """Report containers that exit by themselves or are removed externally, while there are plugins."""
-    with deadline.entered(scope):
-        while not stopping.is_set():
-            try:
-                rt.nri.wait_for_plugins()
-                _follow(rt)
-            except Cancelled:
-                return
-            except ShimError as error:
-                log.debug("changes for NRI plugins interrupted", error=error)
-                stopping.wait(_RETRY_SECONDS)
+    while not stopping.is_set():
+        try:
+            rt.nri.wait_for_plugins()
+            _follow(rt)
+        except Cancelled:
+            return
+        except ShimError as error:
+            log.debug("changes for NRI plugins interrupted", error=error)
+            stopping.wait(_RETRY_SECONDS)
 
 
 def _follow(rt: Runtime) -> None:

@@ -5,7 +5,9 @@ so the kubelet's own Stop and Remove clean up after a crash.
 """
 
 import math
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import structlog
@@ -19,7 +21,8 @@ from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
 from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.orphaned_execs import end_orphaned_execs
-from shim.domain.errors import NotFound, ShimError
+from shim.daemon.background import background
+from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from shim.domain.ids import ContainerId
 from shim.image import rootfs
 from shim.oci import orders
@@ -31,7 +34,43 @@ from shim.sandbox.network import engine_of
 from shim.sandbox.rebuild import recover_checkpoint
 from shim.view.records import ContainerRecord, SandboxRecord
 
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts of a step while Docker is unavailable."""
+
 log = structlog.get_logger(__name__)
+
+
+def recover_pods(rt: Runtime) -> None:
+    """Recover what pods depend on, after Docker has listed them and before any RPC about them is answered."""
+    for step in (end_orphaned_plugins, recover_checkpoints):
+        run_step(rt, step)
+
+
+@contextmanager
+def recovering(rt: Runtime) -> Iterator[None]:
+    """Run the other steps in a background thread."""
+    with background(partial(_recover_rest, rt), name="recover"):
+        yield
+
+
+def _recover_rest(rt: Runtime, stopping: threading.Event) -> None:
+    for step in (restore_limits, end_execs, remove_orphaned_files, remove_leftover_containers):
+        while not run_step(rt, step):
+            if stopping.wait(RETRY_SECONDS):
+                return
+
+
+def run_step(rt: Runtime, step: Callable[[Runtime], object]) -> bool:
+    """Run a step; return False if Docker is unavailable."""
+    try:
+        step(rt)
+    except (Unavailable, Cancelled, DeadlineExceeded) as error:
+        log.debug("recovery postponed: Docker is unavailable", error=error)
+        return False
+    except Exception:
+        # The failure concerns single pods; serve the others all the same.
+        log.exception("recovery step failed", step=step.__name__)
+    return True
 
 
 def recover_checkpoints(rt: Runtime) -> None:
@@ -50,7 +89,7 @@ def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:
     checkpoint = recover_checkpoint(rt, record)
     if checkpoint is None:
         return
-    rt.checkpoints.put(checkpoint, rebuilt=True)
+    rt.checkpoints.put(checkpoint)
     log.info("rebuilt checkpoint of pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
     if not record.legacy and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
         # The file was lost together with the checkpoint; without it no further container could be created in the pod.

@@ -3,23 +3,16 @@
 import contextlib
 import dataclasses
 import faulthandler
-import fcntl
 import gc
-import math
 import os
-import resource
 import signal
-import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import structlog
 
-from shim.base import atomic_files, deadline
 from shim.base.decoding import prepare_types
 from shim.base.deferred_checks import DeferredChecks
 from shim.cgroup.kernel_log import OomKills
@@ -28,9 +21,6 @@ from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.network_source import network_source
-from shim.cni.plugins import Plugins
-from shim.cni.programs import find_plugins_via
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify, watchdog_seconds
@@ -38,20 +28,18 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
-from shim.daemon.loopback import CHECK_SECONDS, LoopbackGuard
-from shim.daemon.nri import serving_plugins, tell_of_ends
-from shim.daemon.recover import (
-    end_execs,
-    end_orphaned_plugins,
-    recover_checkpoints,
-    remove_leftover_containers,
-    remove_orphaned_files,
-    restore_limits,
-)
+from shim.daemon.background import background
+from shim.daemon.cni import running_cni, write_cni_conf, write_cni_conf_later
+from shim.daemon.loopback import guarding_loopback
+from shim.daemon.network_cleanup import cleaning_networks
+from shim.daemon.nri import serving_plugins
+from shim.daemon.process_limits import log_low_limits, raise_open_files_limit
+from shim.daemon.recover import recover_pods, recovering
 from shim.daemon.shim_leaks import ShimLeaks
+from shim.daemon.signals import STOP_SIGNALS, handling_signals
 from shim.daemon.state_dump import StateDump
 from shim.daemon.watchdog import Watchdog, check_server
-from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
+from shim.domain.errors import FailedPrecondition
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
@@ -59,14 +47,12 @@ from shim.engine.interface import Engine
 from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
-from shim.node.cni_conf import prepare_cni_conf
 from shim.node.status import METRICS_READY, STREAMING_ADDRESS_READY
 from shim.nri.plugins import Plugins as NriPlugins
 from shim.nri.plugins import Timeouts
 from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
-from shim.runtime import Cni, ImagePuller, Runtime
-from shim.sandbox.collect import collect_networks
+from shim.runtime import ImagePuller, Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
@@ -78,34 +64,12 @@ from shim.streaming.sessions import Sessions
 from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 
-_RECOVER_RETRY = 1.0
-"""Seconds between two attempts of a recovery step while Docker is unavailable."""
-
-_COLLECT_RETRY = 15.0
-"""Seconds until a failed release of network resources is repeated."""
-
-_RECOVER_STOP = 1.0
-"""Seconds for a background thread to end when the server stops. The next server repeats unfinished recovery."""
-
 _STREAMS_GRACE = 1.5
 """Seconds for the processes of streaming sessions to end when the server stops: a restart should take 3 s."""
-
-_CNI_CONF_SECONDS = 2.0
-"""Seconds to write the server's CNI configuration at the start; after that it is retried in the background."""
-
-Step = Callable[[Runtime], None]
-
-OPEN_FILES = 65536
-"""Wanted limit of open files: each call to Docker and each client holds one. Not higher, because plugins inherit the
-limit, and some programs close every possible descriptor one by one."""
 
 UMASK = 0o022
 """Set regardless of the caller's umask, because helpers and CNI plugins inherit it, and pods use the directories that
 are made for host paths. Private files are created with an explicit mode."""
-_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
-
-_STOP = (signal.SIGTERM, signal.SIGINT)
-
 log = structlog.get_logger(__name__)
 
 
@@ -120,20 +84,20 @@ def serve(config: Config) -> bool:
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
     prepare_types()
-    _raise_descriptor_limit()
+    raise_open_files_limit()
     os.umask(UMASK)
     dump = StateDump()
     watchdog = watchdog_seconds(os.environ)
     with (
-        _signals(dump) as stop,
-        _exclusive_lock(config.root_directory),
+        handling_signals(dump) as stop,
+        state.locked_root_directory(config.root_directory),
         _open_listener(config) as listener,
         _runtime(config, Sessions(base_url=listener.base_url), dump=dump) as rt,
-        _guard_loopback(rt),
-        _end_leaked_shims(rt) as leaks,
+        guarding_loopback(rt),
+        _killing_leaked_shims(rt) as leaks,
         _serve_metrics(rt, leaks),
-        _recover(rt),
-        _collect_garbage(rt),
+        recovering(rt),
+        cleaning_networks(rt),
         _stats_threads(rt),
         _serve_nri(rt, dump=dump),
         tracing(config, environ=os.environ) as interceptors,
@@ -143,111 +107,14 @@ def serve(config: Config) -> bool:
         # These objects live as long as the server. Exempt them from garbage collection, which would pause RPCs.
         gc.collect()
         gc.freeze()
-        _log_low_limits(os.environ)
+        log_low_limits(os.environ)
         notify("READY=1", os.environ)
         with _watchdog(watchdog, server=server, view=rt.view, dump=dump):
             stop.wait()
-            for again in _STOP:
+            for again in STOP_SIGNALS:
                 signal.signal(again, signal.SIG_DFL)
             notify("STOPPING=1", os.environ)
             return server.drain(grace=config.shutdown_grace)
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _log_low_limits(environ: Mapping[str, str]) -> None:
-    """Log limits that systemd could not raise: in a container it does not report that."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY and limit < OPEN_FILES:
-        log.info("limit of open files is low", limit=limit, wanted=OPEN_FILES)
-    if environ.get("SYSTEMD_EXEC_PID") != str(os.getpid()):
-        return  # not started by the unit, which asks for a lower score
-    score = int(_OOM_SCORE_ADJ.read_bytes())
-    if score >= 0:
-        log.info("OOM score is not lowered", oom_score_adj=score)
-
-
-@contextlib.contextmanager
-def _signals(dump: StateDump) -> Iterator[threading.Event]:
-    """Handle signals inside the block, also during start and stop. Yield the event that a stop signal sets.
-
-    The interpreter writes signal numbers to a socket at once, in whichever thread the kernel interrupts. A Python
-    handler would run in the main thread only. That thread may be just about to wait, or another thread may be
-    interrupted, so it might not wake; and it may hold any lock.
-    """
-    stop = threading.Event()
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        writer.setblocking(False)
-        signal.set_wakeup_fd(writer.fileno())
-        for number in (*_STOP, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, lambda _number, _frame: None)
-        handling = threading.Thread(target=_handle_signals, args=(reader, stop, dump), name="signals", daemon=True)
-        handling.start()
-        try:
-            yield stop
-        finally:
-            signal.set_wakeup_fd(-1)
-            writer.close()
-            handling.join()
-
-
-def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDump) -> None:
-    while received := signals.recv(1):
-        match signal.Signals(received[0]):
-            case signal.SIGHUP:
-                log.info("SIGHUP ignored: settings are read at the start")
-            case signal.SIGUSR1:
-                dump.write("SIGUSR1")
-            case number:
-                log.info("stopping", signal=number.name)
-                stop.set()
-
-
-@contextlib.contextmanager
-def _watchdog(seconds: float | None, *, server: CriServer, view: NodeView, dump: StateDump) -> Iterator[None]:
-    """Run the watchdog inside the block, if the unit has one."""
-    if seconds is None:
-        yield
-        return
-    watchdog = Watchdog(
-        seconds=seconds,
-        check=partial(check_server, server=server, view=view),
-        passed=partial(notify, "WATCHDOG=1", os.environ),
-        failed=partial(dump.write, "watchdog"),
-    )
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.stop()
-
-
-@contextlib.contextmanager
-def _exclusive_lock(root: Path) -> Iterator[None]:
-    """Lock the state directory: two servers would undo each other's work."""
-    state.ensure_root_directory(root)
-    with atomic_files.failing_as(f"open {root / state.LOCK}"):
-        lock = os.open(root / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        _take(lock, root)
-        state.remove_checkpointing(root)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _take(lock: int, root: Path) -> None:
-    """Take a lock that only this process holds. A child between fork and exec would keep one of flock(2)."""
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
 
 
 def _engine(config: Config, *, dump: StateDump) -> Engine:
@@ -317,8 +184,8 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
         ending.callback(host_fs.stop)
         keyring = keyring_of_node(config, environ=os.environ, call=host_fs.call)
         pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
-        is_prepared = _prepare_cni_conf(config, host_fs, pod_cidr)
-        cni = ending.enter_context(_cni(config, host_fs, pod_cidr))
+        has_cni_conf = write_cni_conf(config, host_fs, pod_cidr)
+        cni = ending.enter_context(running_cni(config, host_fs, pod_cidr))
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
         facts = EngineFacts(
             engine,
@@ -357,9 +224,8 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             deferred_checks=deferred_checks,
             tasks=tasks,
         )
-        if not is_prepared:
-            late = partial(_prepare_cni_conf_late, rt)
-            deferred_checks.add(late, what="the CNI configuration", seconds=math.inf, asks_docker=False)
+        if not has_cni_conf:
+            write_cni_conf_later(rt)
         ending.enter_context(_sync_view(rt, dump=dump))
         yield rt
 
@@ -367,7 +233,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
 @contextlib.contextmanager
 def _sync_view(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
     """Keep the view in sync with Docker inside the block; recover pods before the first sync."""
-    watcher = Watcher(rt.engine, rt.view, on_connect=rt.facts.refresh, before_first_sync=partial(_recover_pods, rt))
+    watcher = Watcher(rt.engine, rt.view, on_connect=rt.facts.refresh, before_first_sync=partial(recover_pods, rt))
     watcher.start()
     _add_state(dump, rt, watcher)
     try:
@@ -391,41 +257,6 @@ def _log_state(rt: Runtime) -> dict[str, object]:
     return {"pid": stats.pid, "restarts": stats.restarts, "held_back": stats.held_back, **figures}
 
 
-def _prepare_cni_conf(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> bool:
-    """Write the server's own CNI configuration, if set; return False if its directory does not answer."""
-    try:
-        with deadline.bound(_CNI_CONF_SECONDS):
-            prepare_cni_conf(config, ranges=pod_cidr.ranges, call=host_fs.call)
-    except (DeadlineExceeded, Unavailable) as error:
-        log.warning("cannot write CNI configuration now", directory=str(config.cni_conf_dir), error=error)
-        return False
-    return True
-
-
-def _prepare_cni_conf_late(rt: Runtime) -> bool:
-    with deadline.bound(_CNI_CONF_SECONDS), rt.locks.cni_conf():
-        prepare_cni_conf(rt.config, ranges=rt.cni.pod_cidr.ranges, call=rt.host_fs.call)
-    return True
-
-
-@contextlib.contextmanager
-def _cni(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> Iterator[Cni]:
-    """Create the runner of CNI plugins; watch the configuration directory inside the block."""
-    find = find_plugins_via(host_fs)
-    networks = network_source(config, find=find, host_fs=host_fs)
-    networks.start()
-    plugins = Plugins(
-        bin_dirs=config.cni_bin_dir,
-        cache_dir=config.cni_cache_dir,
-        timeout=config.cni_plugin_timeout,
-        find=find,
-    )
-    try:
-        yield Cni(networks=networks, plugins=plugins, pod_cidr=pod_cidr)
-    finally:
-        networks.stop()
-
-
 @contextlib.contextmanager
 def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
     """Serve the server's own metrics inside the block, if an address is set."""
@@ -445,45 +276,6 @@ def _serve_metrics(rt: Runtime, leaks: ShimLeaks) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _serve_nri(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
-    """Let NRI plugins see and change containers inside the block, if NRI is on."""
-    if not rt.config.nri:
-        yield
-        return
-    dump.add("NRI plugins", rt.nri.rows)
-    with _background(rt, tell_of_ends, name="nri-ends"), serving_plugins(rt):
-        yield
-
-
-@contextlib.contextmanager
-def _guard_loopback(rt: Runtime) -> Iterator[None]:
-    """Keep pods from the node's loopback addresses inside the block, and after it while pods are left."""
-    if rt.config.network_plugin == "none":
-        yield
-        return
-    guard = LoopbackGuard()
-    guard.keep()
-    with _background(rt, partial(_keep_guard, guard), name="loopback-guard"):
-        yield
-    if not (rt.checkpoints.all() or rt.checkpoints.corrupt()):
-        guard.remove()
-
-
-def _keep_guard(guard: LoopbackGuard, _rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    with deadline.entered(scope):
-        while not stopping.wait(CHECK_SECONDS):
-            guard.keep()
-
-
-@contextlib.contextmanager
-def _end_leaked_shims(rt: Runtime) -> Iterator[ShimLeaks]:
-    """Kill leaked containerd-shims in a background thread."""
-    leaks = ShimLeaks(rt)
-    with _background(rt, leaks.watch, name="shim-leaks"):
-        yield leaks
-
-
-@contextlib.contextmanager
 def _stats_threads(rt: Runtime) -> Iterator[None]:
     """Sample the resource usage of containers inside the block."""
     sampler, layers = Sampler(rt), LayerMeter(rt, parts=StoreMeter(rt))
@@ -496,81 +288,39 @@ def _stats_threads(rt: Runtime) -> Iterator[None]:
         sampler.stop()
 
 
-def _recover_pods(rt: Runtime) -> None:
-    """Recover what pods depend on, after Docker has listed them and before any RPC about them is answered."""
-    for step in (end_orphaned_plugins, recover_checkpoints):
-        _run_step(rt, step)
-
-
 @contextlib.contextmanager
-def _recover(rt: Runtime) -> Iterator[None]:
-    """Run the other recovery steps in a background thread."""
-    with _background(rt, _recover_rest, name="recover"):
-        yield
-
-
-@contextlib.contextmanager
-def _collect_garbage(rt: Runtime) -> Iterator[None]:
-    """Clean up networks without a pod in a background thread: at once, and then periodically."""
-    if not rt.config.cni_gc_interval:
+def _serve_nri(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
+    """Let NRI plugins see and change containers inside the block, if NRI is on."""
+    if not rt.config.nri:
         yield
         return
-    with _background(rt, _collect_networks, name="cni-gc"):
+    dump.add("NRI plugins", rt.nri.rows)
+    with serving_plugins(rt):
         yield
 
 
-def _collect_networks(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    with deadline.entered(scope):
-        while True:
-            if stopping.wait(_collect(rt)):
-                return
-
-
-def _collect(rt: Runtime) -> float:
-    """Clean up once; return the seconds until the next run."""
-    released: list[bool] = []
-
-    def collect(rt: Runtime) -> None:
-        released.append(collect_networks(rt))
-
-    if not _run_step(rt, collect):
-        return _RECOVER_RETRY
-    return rt.config.cni_gc_interval if all(released) else min(_COLLECT_RETRY, rt.config.cni_gc_interval)
+@contextlib.contextmanager
+def _killing_leaked_shims(rt: Runtime) -> Iterator[ShimLeaks]:
+    """Kill leaked containerd-shims in a background thread."""
+    leaks = ShimLeaks(rt)
+    with background(leaks.watch, name="shim-leaks"):
+        yield leaks
 
 
 @contextlib.contextmanager
-def _background(
-    rt: Runtime, work: Callable[[Runtime, threading.Event, deadline.Scope], None], *, name: str
-) -> Iterator[None]:
-    """Run `work` in a background thread; cancel it when the block ends."""
-    stopping, scope = threading.Event(), deadline.Scope()
-    thread = threading.Thread(target=work, args=(rt, stopping, scope), name=name, daemon=True)
-    thread.start()
+def _watchdog(seconds: float | None, *, server: CriServer, view: NodeView, dump: StateDump) -> Iterator[None]:
+    """Run the watchdog inside the block, if the unit has one."""
+    if seconds is None:
+        yield
+        return
+    watchdog = Watchdog(
+        seconds=seconds,
+        check=partial(check_server, server=server, view=view),
+        passed=partial(notify, "WATCHDOG=1", os.environ),
+        failed=partial(dump.write, "watchdog"),
+    )
+    watchdog.start()
     try:
         yield
     finally:
-        stopping.set()
-        scope.cancel()
-        thread.join(_RECOVER_STOP)
-
-
-def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    """Run each step; repeat a step while Docker is unavailable."""
-    with deadline.entered(scope):
-        for step in (restore_limits, end_execs, remove_orphaned_files, remove_leftover_containers):
-            while not _run_step(rt, step):
-                if stopping.wait(_RECOVER_RETRY):
-                    return
-
-
-def _run_step(rt: Runtime, step: Step) -> bool:
-    """Run a step; return False if Docker is unavailable."""
-    try:
-        step(rt)
-    except (Unavailable, Cancelled, DeadlineExceeded) as error:
-        log.debug("recovery postponed: Docker is unavailable", error=error)
-        return False
-    except Exception:
-        # The failure concerns single pods; serve the others all the same.
-        log.exception("recovery step failed", step=step.__name__)
-    return True
+        watchdog.stop()

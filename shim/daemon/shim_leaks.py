@@ -37,11 +37,10 @@ class ShimLeaks:
         """Number of leaked shims that must not be killed: of other owners, or still in use by other containers."""
         return len(self._left)
 
-    def watch(self, _rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+    def watch(self, stopping: threading.Event) -> None:
         """Search until the server stops."""
-        with deadline.entered(scope):
-            while not stopping.wait(AGAIN if self._try_search() else INTERVAL):
-                pass
+        while not stopping.wait(AGAIN if self._try_search() else INTERVAL):
+            pass
 
     def search(self) -> bool:
         """Search once; kill leaks that the last search found too. Return whether to search again soon.

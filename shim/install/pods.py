@@ -1,8 +1,8 @@
 """The pods on a node, which only the server can remove completely."""
 
 from shim.base import deadline
-from shim.checkpoint.aside import SUFFIX
 from shim.checkpoint.root import SANDBOXES
+from shim.checkpoint.store import SUFFIX
 from shim.config.model import Config
 from shim.domain.errors import ShimError
 from shim.domain.labels import may_be_of_a_pod

@@ -1,6 +1,7 @@
 """ContainerStats, ListContainerStats and StreamContainerStats."""
 
 import time
+from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu
@@ -29,8 +30,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
     Raise InvalidArgument for a prefix that matches several containers, running or not. A container that exits during
     the call, or whose control group cannot be read, is omitted.
 
-    A prefetched answer is returned once, and again within half a second. A later request before the next pass gets
-    newer CPU time, because a client that computes a rate from two answers needs two timestamps.
+    Prefetched stats are returned once; a further request before the next pass gets them with current CPU time.
     """
     rt.stats_cache.container_stats.touch()
     fitting = filter_containers(
@@ -68,13 +68,6 @@ def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage |
     return None if layer is None else messages.filesystem_usage(layer)
 
 
-def with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerStats) -> pb.ContainerStats | None:
-    """Return a copy of `known` with current CPU time; None if the container has exited."""
-    stats = pb.ContainerStats()
-    stats.CopyFrom(known)  # answers in flight share it
-    return stats if set_current_cpu(rt, record, stats=stats) else None
-
-
 def set_current_cpu(rt: Runtime, record: ContainerRecord, *, stats: pb.ContainerStats) -> bool:
     """Update the CPU time in the stats of a running container. Return False if it has exited."""
     processor = container_processor(rt, record)
@@ -84,13 +77,15 @@ def set_current_cpu(rt: Runtime, record: ContainerRecord, *, stats: pb.Container
 
 
 def _stats_for_list(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
-    cache = rt.stats_cache.container_stats
-    stats = cache.get(record.id)
-    if stats is None:
-        stats = running_stats(rt, record)
-    elif not cache.is_new(record.id, stats):
-        stats = with_current_cpu(rt, record, stats)
-    return None if stats is None else cache.note_returned(record.id, stats)
+    return rt.stats_cache.container_stats.answer(
+        record.id, read=partial(running_stats, rt, record), refresh=partial(_with_current_cpu, rt, record)
+    )
+
+
+def _with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerStats) -> pb.ContainerStats | None:
+    stats = pb.ContainerStats()
+    stats.CopyFrom(known)  # answers in flight share it
+    return stats if set_current_cpu(rt, record, stats=stats) else None
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:

@@ -38,7 +38,8 @@ def list_metric_descriptors() -> list[pb.MetricDescriptor]:
 def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
     """Return the metrics of all ready pods and their running containers."""
     rt.stats_cache.sandbox_metrics.touch()
-    return [_metrics_for_list(rt, record) for record in running_sandboxes(rt)]
+    found = (_metrics_for_list(rt, record) for record in running_sandboxes(rt))
+    return [metrics for metrics in found if metrics is not None]
 
 
 def pod_metrics(
@@ -68,7 +69,7 @@ def pod_metrics(
     )
 
 
-def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
+def _with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
     """Return a copy of `known` with current CPU time and network counters; reading the rest costs many more files."""
     metrics = pb.PodSandboxMetrics()
     metrics.CopyFrom(known)  # answers in flight share it
@@ -82,22 +83,15 @@ def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMet
     return metrics
 
 
-def _prefetched(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
-    metrics = rt.stats_cache.sandbox_metrics.get(record.id)
-    if metrics is None:
-        return None
-    known = [each.container_id for each in metrics.container_metrics]
-    return metrics if runs_exactly(rt, record.id, containers=known) else None
-
-
-def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
-    cache = rt.stats_cache.sandbox_metrics
-    metrics = _prefetched(rt, record)
-    if metrics is None:
-        metrics = pod_metrics(rt, record)
-    elif not cache.is_new(record.id, metrics):
-        metrics = with_current_cpu(rt, record, metrics)
-    return cache.note_returned(record.id, metrics)
+def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
+    return rt.stats_cache.sandbox_metrics.answer(
+        record.id,
+        read=functools.partial(pod_metrics, rt, record),
+        refresh=functools.partial(_with_current_cpu, rt, record),
+        holds=lambda known: runs_exactly(
+            rt, record.id, containers=[each.container_id for each in known.container_metrics]
+        ),
+    )
 
 
 def _set_current_cpu(rt: Runtime, record: ContainerRecord, *, metrics: pb.ContainerMetrics) -> None:

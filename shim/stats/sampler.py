@@ -22,14 +22,11 @@ from shim.stats.readings import (
     running_containers,
     running_sandboxes,
 )
-from shim.stats_cache import INTERVAL, METRICS_INTERVAL, REUSE_SECONDS, Point
+from shim.stats_cache import INTERVAL, METRICS_INTERVAL, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _COOLDOWN_FACTOR = 50
 """A pass is followed by a pause of this many times the CPU time it took: at most 2 % of a core."""
-_RENEW_SECONDS = REUSE_SECONDS + 0.25
-"""Seconds from a request for a watched list to its renewal. By then the previous answer must not be reused, and clients
-mostly ask again after a second."""
 _SECOND_PASS_SECONDS = 1.1
 """Seconds from the first pass to the second, after which containers older than the server have a rate."""
 
@@ -49,19 +46,6 @@ def sample(rt: Runtime, *, with_metrics: bool) -> None:
         _sample_sandbox(rt, sandbox)
         if with_metrics and rt.stats_cache.sandbox_metrics.requested_recently:
             rt.stats_cache.sandbox_metrics.put(sandbox.id, metrics.pod_metrics(rt, sandbox, read=read))
-
-
-def renew(rt: Runtime) -> None:
-    """Refresh the CPU time in answers to watched lists. Raise Unavailable like the view."""
-    cache = rt.stats_cache
-    if cache.container_stats.is_watched:
-        for container in running_containers(rt):
-            cache.container_stats.renew(container.id, functools.partial(containers.with_current_cpu, rt, container))
-    for sandbox in running_sandboxes(rt):
-        if cache.sandbox_stats.is_watched:
-            cache.sandbox_stats.renew(sandbox.id, functools.partial(sandboxes.with_current_cpu, rt, sandbox))
-        if cache.sandbox_metrics.is_watched:
-            cache.sandbox_metrics.renew(sandbox.id, functools.partial(metrics.with_current_cpu, rt, sandbox))
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
@@ -112,7 +96,6 @@ class Sampler:
     def stop(self) -> None:
         """Stop the thread after the current pass."""
         self._stopping.set()
-        self._rt.stats_cache.watched.set()
         self._scope.cancel()
         self._thread.join()
 
@@ -122,7 +105,7 @@ class Sampler:
         while not self._stopping.is_set():
             now = time.monotonic()
             if now < due:
-                self._wait(due - now)
+                self._stopping.wait(due - now)
                 continue
             with_metrics = now >= metrics_due
             if with_metrics:
@@ -130,15 +113,6 @@ class Sampler:
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
             took = self._run_in_scope(functools.partial(sample, self._rt, with_metrics=with_metrics))
             due = time.monotonic() + max(next(intervals), _COOLDOWN_FACTOR * took)
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for the next pass; renew watched lists on request in the meantime."""
-        if seconds <= _RENEW_SECONDS:  # the pass will do
-            self._stopping.wait(seconds)
-        elif self._rt.stats_cache.watched.wait(seconds - _RENEW_SECONDS):
-            self._rt.stats_cache.watched.clear()
-            if not self._stopping.wait(_RENEW_SECONDS):
-                self._run_in_scope(functools.partial(renew, self._rt))
 
     def _run_in_scope(self, work: Callable[[], None]) -> float:
         """Run `work`; return the seconds of CPU time it took."""

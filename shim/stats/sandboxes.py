@@ -1,6 +1,7 @@
 """PodSandboxStats, ListPodSandboxStats and StreamPodSandboxStats."""
 
 import time
+from functools import partial
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
@@ -60,22 +61,6 @@ def running_pod_stats(rt: Runtime, record: SandboxRecord, *, prefetched: bool) -
     )
 
 
-def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
-    """Return a copy of `known` with current CPU time; None if the pod has stopped."""
-    processor = pod_processor(rt, record)
-    if processor is None:
-        return None
-    stats = pb.PodSandboxStats()
-    stats.CopyFrom(known)  # answers in flight share it
-    messages.set_cpu_usage(stats.linux.cpu, processor.cpu, at=processor.at, rate=processor.rate)
-    running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
-    for number, container in reversed(tuple(enumerate(stats.linux.containers))):
-        found = running.get(ContainerId(container.attributes.id))
-        if found is None or not set_current_cpu(rt, found, stats=container):
-            del stats.linux.containers[number]
-    return stats
-
-
 def _known_stats(
     rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, prefetched: bool
 ) -> pb.PodSandboxStats:
@@ -96,21 +81,30 @@ def _known_stats(
 
 
 def _stats_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
-    cache = rt.stats_cache.sandbox_stats
-    stats = _prefetched(rt, record)
-    if stats is None:
-        stats = running_pod_stats(rt, record, prefetched=True)
-    elif not cache.is_new(record.id, stats):
-        stats = with_current_cpu(rt, record, stats)
-    return None if stats is None else cache.note_returned(record.id, stats)
+    return rt.stats_cache.sandbox_stats.answer(
+        record.id,
+        read=partial(running_pod_stats, rt, record, prefetched=True),
+        refresh=partial(_with_current_cpu, rt, record),
+        holds=lambda stats: runs_exactly(
+            rt, record.id, containers=[each.attributes.id for each in stats.linux.containers]
+        ),
+    )
 
 
-def _prefetched(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
-    stats = rt.stats_cache.sandbox_stats.get(record.id)
-    if stats is None:
+def _with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
+    """Return a copy of `known` with current CPU time; None if the pod has stopped."""
+    processor = pod_processor(rt, record)
+    if processor is None:
         return None
-    known = [each.attributes.id for each in stats.linux.containers]
-    return stats if runs_exactly(rt, record.id, containers=known) else None
+    stats = pb.PodSandboxStats()
+    stats.CopyFrom(known)  # answers in flight share it
+    messages.set_cpu_usage(stats.linux.cpu, processor.cpu, at=processor.at, rate=processor.rate)
+    running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
+    for number, container in reversed(tuple(enumerate(stats.linux.containers))):
+        found = running.get(ContainerId(container.attributes.id))
+        if found is None or not set_current_cpu(rt, found, stats=container):
+            del stats.linux.containers[number]
+    return stats
 
 
 def _container(rt: Runtime, record: ContainerRecord, *, prefetched: bool) -> pb.ContainerStats | None:

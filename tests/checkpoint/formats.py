@@ -49,6 +49,6 @@ READ: dict[str, Form] = {"without start": without_start, "with start": with_star
 """Those that this server reads."""
 SET_ASIDE: dict[str, tuple[Form, str]] = {
     "draft": (draft, "corrupt/{}.json.corrupt-1"),
-    "version 2": (version_2, "newer/{}.json"),
+    "version 2": (version_2, "corrupt/{}.json.corrupt-1"),
 }
 """Those that it does not, and where it puts them."""

@@ -41,7 +41,7 @@ def test_equal_facts_are_not_rewritten(tmp_path: Path) -> None:
         (b"", "truncated"),
         (seal(GOOD)[:-5], "truncated"),
         (seal(GOOD).replace(b"28.5.2", b"99.5.2"), "checksum"),
-        (seal(GOOD).replace(b'"version":1', b'"version":2'), "newer than this server's version"),
+        (seal(GOOD).replace(b'"version":1', b'"version":2'), "its version 2 is not 1"),
         (seal(b'{"server_version":7}'), "str"),
         (bytes(50), "malformed"),
     ],

@@ -99,7 +99,7 @@ def test_newer_file_of_limits_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store = LimitStore(tmp_path)
     store.keep_only({container})
     assert store.get(container) is None
-    with pytest.raises(FailedPrecondition, match="its version 2 is newer"):
+    with pytest.raises(FailedPrecondition, match="its version 2 is not 1"):
         store.check(container)
     monkeypatch.setattr(envelope, "VERSION", 2)
     assert LimitStore(tmp_path).get(container) == limits

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.checkpoint.root import ensure_root_directory, remove_checkpointing
+from shim.checkpoint.root import ensure_root_directory, locked_root_directory
 from shim.domain.errors import FailedPrecondition, ShimError
 from tests.facts import mode_of
 
@@ -23,10 +23,8 @@ def test_new_directory_is_private(tmp_path: Path) -> None:
 
 def test_leftovers_of_container_checkpoints_are_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpointing/0123/images").mkdir(parents=True)
-    (tmp_path / "lock").touch()
-    remove_checkpointing(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-    remove_checkpointing(tmp_path)
+    with locked_root_directory(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 @pytest.mark.parametrize(

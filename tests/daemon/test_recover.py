@@ -13,7 +13,7 @@ from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.config.model import Config
 from shim.container.remove import remove_container
-from shim.daemon import serve as daemon
+from shim.daemon import recover as module
 from shim.daemon.recover import (
     end_orphaned_plugins,
     remove_leftover_containers,
@@ -186,8 +186,8 @@ def test_failing_step_does_not_stop_other_steps(
 
     leftover = rt.config.root_directory / "limits" / ("f" * 64)
     rt.limits.put(leftover.name, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
-    monkeypatch.setattr(daemon, "restore_limits", failing)
-    with daemon._recover(rt):
+    monkeypatch.setattr(module, "restore_limits", failing)
+    with module.recovering(rt):
         wait_until(lambda: not leftover.exists())
 
 

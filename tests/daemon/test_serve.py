@@ -24,6 +24,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.checkpoint.root import locked_root_directory
 from shim.daemon import serve as daemon
 from shim.daemon.state_dump import StateDump
 from shim.domain.ids import SandboxId
@@ -184,8 +185,8 @@ def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Pa
 def test_a_child_of_a_killed_server_does_not_keep_its_state_directory(tmp_path: Path) -> None:
     """A child has all descriptors of the server until it executes its program."""
     script = (
-        "import os, signal, sys, pathlib; from shim.daemon.serve import _exclusive_lock\n"
-        "with _exclusive_lock(pathlib.Path(sys.argv[1])):\n"
+        "import os, signal, sys, pathlib; from shim.checkpoint.root import locked_root_directory as locked\n"
+        "with locked(pathlib.Path(sys.argv[1])):\n"
         "    if not os.fork():\n"
         "        print('forked', flush=True); os.read(0, 1); os._exit(0)\n"
         "    signal.pause()\n"
@@ -198,7 +199,7 @@ def test_a_child_of_a_killed_server_does_not_keep_its_state_directory(tmp_path: 
         server.kill()
         server.wait(SECONDS)
 
-        with daemon._exclusive_lock(tmp_path):
+        with locked_root_directory(tmp_path):
             pass
 
 

@@ -1,6 +1,5 @@
 """An in-memory node with a socket for NRI plugins."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -11,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.base import deadline
-from shim.daemon.nri import serving_plugins, tell_of_ends
+from shim.daemon.nri import serving_plugins
 from shim.engine.answers import Runtime as OciRuntime
 from shim.nri.plugin import ALL_EVENTS, VALIDATE
 from shim.nri.plugins import Plugins, Timeouts
@@ -47,14 +45,8 @@ def replace_config(rt: Runtime, **changes: Any) -> Any:
 @contextmanager
 def served(rt: Runtime) -> Iterator[Runtime]:
     made = replace(rt, nri=Plugins(Timeouts(registration=SECONDS, request=SECONDS)))
-    stopping, scope = threading.Event(), deadline.Scope()
-    thread = threading.Thread(target=tell_of_ends, args=(made, stopping, scope))
     with serving_plugins(made):
-        thread.start()
         yield made
-        stopping.set()
-        scope.cancel()
-        thread.join(SECONDS)
 
 
 Connect = Callable[..., TestPlugin]

@@ -11,7 +11,7 @@ from shim.cli import EXIT_USAGE
 from shim.config.fields import fields
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
-from shim.daemon.serve import OPEN_FILES
+from shim.daemon.process_limits import OPEN_FILES
 from shim.daemon.state_dump import SOURCE_SECONDS
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"

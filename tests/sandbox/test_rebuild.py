@@ -10,19 +10,16 @@ from msgspec.structs import replace as replace_struct
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.checkpoint import envelope
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.cache import Attachment, Owner, write_cached
 from shim.container.start import start_container
 from shim.daemon.recover import recover_checkpoints
 from shim.domain import labels, names
-from shim.domain.errors import ShimError
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.status import pod_sandbox_status
-from shim.sandbox.stop import stop_pod_sandbox
 from tests.checkpoint.formats import READ, SET_ASIDE, Form
 from tests.checkpoint.samples import CONFLIST, INTENT
 from tests.fakes.engine import FakeEngine
@@ -112,45 +109,6 @@ def test_a_checkpoint_of_a_newer_version_is_kept_and_its_pod_stays_ready(
         assert is_ready(rt, sandbox)
         assert ip_of(rt, sandbox) == ip
         assert (checkpoint_path(rt, sandbox).parent / aside.format(sandbox)).read_bytes() == content
-
-
-@NETWORKS
-def test_a_newer_server_uses_its_kept_checkpoint_again(
-    rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode, ip: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sandbox = pod_on(rt, engine, network)
-    known = rt.checkpoints.get(sandbox)
-    assert known is not None
-    newer = replace_struct(known, runtime_handler="of-the-newer-server")
-    monkeypatch.setattr(envelope, "VERSION", 2)
-    rt.checkpoints.put(newer)
-
-    monkeypatch.setattr(envelope, "VERSION", 1)
-    rt = restarted(rt)
-    assert is_ready(rt, sandbox)
-    assert rt.checkpoints.get(sandbox) != newer
-
-    monkeypatch.setattr(envelope, "VERSION", 2)
-    rt = restarted(rt)
-    assert is_ready(rt, sandbox)
-    assert ip_of(rt, sandbox) == ip
-    assert rt.checkpoints.get(sandbox) == newer
-
-
-def test_a_pod_whose_stop_has_begun_is_not_ready_again_with_a_newer_server(
-    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sandbox = pod_on(rt, engine, pb.NODE)
-    known = rt.checkpoints.get(sandbox)
-    assert known is not None
-    monkeypatch.setattr(envelope, "VERSION", 2)
-    rt.checkpoints.put(known)
-    monkeypatch.setattr(envelope, "VERSION", 1)
-    rt = restarted(rt)
-    engine.fail_next("kill_container", ShimError("docker hangs"))
-    with pytest.raises(ShimError, match="docker hangs"):
-        stop_pod_sandbox(rt, sandbox_id=sandbox)
-    assert list((checkpoint_path(rt, sandbox).parent / "newer").iterdir()) == []
 
 
 def test_a_pod_without_any_network_record_is_not_ready(rt: Runtime, engine: FakeEngine) -> None:

@@ -3,25 +3,19 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.base.times import SECOND
 from shim.container.stop import stop_container
 from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stats import sampler as module
-from shim.stats.containers import list_container_stats
-from shim.stats.metrics import list_pod_sandbox_metrics
-from shim.stats.sampler import Sampler, renew, sample
-from shim.stats.sandboxes import list_pod_sandbox_stats
-from shim.stats_cache import REUSE_SECONDS, WATCHED_SECONDS, Point
+from shim.stats.sampler import Sampler, sample
+from shim.stats_cache import Point
 from shim.view.node_view import NodeView
 from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2
@@ -148,105 +142,6 @@ def test_second_pass_follows_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) 
 
     # A shorter window gives no rate.
     assert second - first > 1
-
-
-def container_stats_at(rt: Runtime) -> int:
-    [stats] = list_container_stats(rt, filter=pb.ContainerStatsFilter())
-    return stats.cpu.timestamp
-
-
-def pod_stats_at(rt: Runtime) -> int:
-    [stats] = list_pod_sandbox_stats(rt, filter=pb.PodSandboxStatsFilter())
-    assert {each.cpu.timestamp > 0 for each in stats.linux.containers} == {True}
-    return stats.linux.cpu.timestamp
-
-
-def metrics_at(rt: Runtime) -> int:
-    [pod] = list_pod_sandbox_metrics(rt)
-    return pod.container_metrics[0].metrics[0].timestamp
-
-
-REQUESTED = pytest.mark.parametrize("requested", [container_stats_at, pod_stats_at, metrics_at])
-
-
-@pytest.fixture
-def later(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advance the clock of the cached answers."""
-
-    def pass_seconds(seconds: float) -> None:
-        for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
-            monkeypatch.setattr(cache, "_clock", lambda: time.monotonic() + seconds)
-            monkeypatch.setattr(cache, "_wall", lambda: time.time_ns() + int(seconds * SECOND))
-
-    return pass_seconds
-
-
-@REQUESTED
-def test_watched_list_is_renewed_before_the_next_request(
-    rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
-) -> None:
-    pod_with_container(rt, group_v2())
-    requested(rt)
-    sample(rt, with_metrics=True)
-    first = requested(rt)
-    assert rt.stats_cache.watched.is_set()
-    later(1)
-    began = time.time_ns()
-
-    renew(rt)
-    renewed = time.time_ns()
-
-    assert first < began <= requested(rt) <= renewed
-
-
-@REQUESTED
-def test_unwatched_list_is_not_renewed(
-    rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
-) -> None:
-    pod_with_container(rt, group_v2())
-    requested(rt)
-    sample(rt, with_metrics=True)
-    requested(rt)
-    later(WATCHED_SECONDS + 1)
-
-    renew(rt)
-    renewed = time.time_ns()
-
-    assert requested(rt) > renewed
-
-
-def test_request_for_a_watched_list_wakes_the_sampler(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: queue.SimpleQueue[str] = queue.SimpleQueue()
-    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: done.put("sample"))
-    monkeypatch.setattr(module, "renew", lambda _rt: done.put("renew"))
-    monkeypatch.setattr(module, "_SECOND_PASS_SECONDS", 1000.0)
-    sampler = Sampler(rt, interval=1000)
-    sampler.start()
-    try:
-        assert done.get(timeout=SECONDS) == "sample"
-        for _ in range(2):
-            began = time.monotonic()
-            rt.stats_cache.watched.set()
-            assert done.get(timeout=SECONDS) == "renew"
-            assert time.monotonic() - began >= REUSE_SECONDS  # what has been read for the answer is returned until then
-            assert not rt.stats_cache.watched.is_set()
-    finally:
-        sampler.stop()
-
-
-def test_requests_for_watched_lists_do_not_delay_passes(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.001)
-    monkeypatch.setattr(module, "renew", lambda rt: rt.stats_cache.watched.set())
-    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(with_metrics))
-    rt.stats_cache.watched.set()
-    sampler = Sampler(rt, interval=0.05)
-    sampler.start()
-    try:
-        for _ in range(4):
-            passes.get(timeout=SECONDS)
-    finally:
-        sampler.stop()
 
 
 def test_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
 from integration.node.engines import ENGINES, there
 from integration.node.isolation import Node, this_node
+from integration.nri_plugins import TOGETHER
 
 _JSON = Path("build/conformance.json")
 
@@ -55,7 +56,12 @@ def _carry_out(
     began_at = commit()
     for one in planned.runs:
         options = suites.Options(
-            date=_today(), commit=began_at, only=arguments.only, minutes=arguments.minutes, note=arguments.note
+            date=_today(),
+            commit=began_at,
+            only=arguments.only,
+            minutes=arguments.minutes,
+            note=arguments.note,
+            nri_plugins=arguments.nri_plugins,
         )
         with step(str(one)):
             run = suites.run(one, node=node, found=found, options=options)
@@ -100,6 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=60, help="how long the suite churn goes on (60)")
     parser.add_argument("--json", type=Path, default=_JSON, help=f"file for the results ({_JSON})")
     parser.add_argument("--note", default="", help="what else there is to know of the programs, for the results")
+    parser.add_argument(
+        "--nri-plugins",
+        type=_directory,
+        help=f"directory of NRI plugins ({', '.join(TOGETHER)}) that run during the kubelet's scenarios",
+    )
     parser.add_argument(
         "--write",
         action="store_true",

@@ -1,7 +1,10 @@
 """A planned run carried out: the engine and server it needs, its suite, and what there is to know beside the cases."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
+from integration import nri_plugins
 from integration.conformance import registries
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
@@ -26,6 +29,8 @@ class Options:
     only: str = ""
     minutes: float = 60
     note: str = ""
+    nri_plugins: Path | None = None
+    """Directory of NRI plugins that run beside the kubelet."""
 
 
 def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> Run:
@@ -61,8 +66,19 @@ def _critest(planned: Planned, served: Served, *, node: Node, found: Binaries, o
 
 
 def _kubelet(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
-    with cluster(node, served, found, home=new_home("cluster"), gates=planned.gates) as made:
+    with (
+        _plugins(served, options.nri_plugins),
+        cluster(node, served, found, home=new_home("cluster"), gates=planned.gates) as made,
+    ):
         return run_scenarios(made, only=options.only, say=Progress(str(planned)))
+
+
+def _plugins(served: Served, programs: Path | None) -> AbstractContextManager[None]:
+    if programs is None:
+        return nullcontext()
+    home = new_home("nri-plugins")
+    home.mkdir(parents=True)
+    return nri_plugins.running(served, [programs / name for name in nri_plugins.TOGETHER], log=home / "plugins.log")
 
 
 def _churn(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from integration.conftest import Images, Served
+from integration.nri_plugins import info_of, plugins_of
 from integration.pods.kubelet import Kubelet, in_context, pid_of, refusal, secured
 from integration.pods.user_namespaces import own_users
 from integration.waiting import wait_until
@@ -65,16 +66,6 @@ def plugins(served: Served, kubelet: Kubelet) -> Iterator[Plugins]:  # noqa: ARG
     with ExitStack() as stack:
         yield Plugins(served, stack)
     wait_until(lambda: not plugins_of(served))
-
-
-def info_of(served: Served) -> dict[str, Any]:
-    answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
-    found: dict[str, Any] = json.loads(answer.info["config"])["nri"]
-    return found
-
-
-def plugins_of(served: Served) -> list[str]:
-    return [row["name"] for row in info_of(served)["plugins"]]
 
 
 def docker(served: Served, container: str) -> dict[str, Any]:

@@ -6,16 +6,15 @@ skipped.
 
 import json
 import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from integration import nri_plugins
 from integration.conftest import Served
 from integration.pods.kubelet import Kubelet
-from integration.pods.test_nri import docker_exec, kubelet, plugins_of
+from integration.pods.test_nri import docker_exec, kubelet
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -24,26 +23,12 @@ __all__ = ["kubelet"]  # the fixture
 PROGRAMS = Path(os.environ.get("NRI_PLUGINS", "/nonexistent"))
 
 
-@contextmanager
-def running(served: Served, *names: str, log: Path) -> Iterator[None]:
-    """Run plugins inside the block, with the indices 10, 11 and so on."""
-    children = []
-    try:
-        for number, name in enumerate(names, start=10):
-            program = PROGRAMS / name
-            if not program.is_file():
-                pytest.skip(f"{name} is not in NRI_PLUGINS")
-            option = "-socket" if name == "ulimit-adjuster" else "-socket-path"
-            command = [str(program), "-idx", str(number), option, str(served.server.nri_socket)]
-            with log.open("ab") as output:
-                children.append(subprocess.Popen(command, stdout=output, stderr=output))
-            wait_until(lambda index=number, name=name: f"{index}-{name}" in plugins_of(served))  # type: ignore[misc]
-        yield
-    finally:
-        for child in children:
-            child.terminate()
-            child.wait(20)
-    wait_until(lambda: not plugins_of(served))
+def running(served: Served, *names: str, log: Path) -> AbstractContextManager[None]:
+    """Run plugins inside the block."""
+    for name in names:
+        if not (PROGRAMS / name).is_file():
+            pytest.skip(f"{name} is not in NRI_PLUGINS")
+    return nri_plugins.running(served, [PROGRAMS / name for name in names], log=log)
 
 
 @pytest.fixture
@@ -97,7 +82,7 @@ def test_hook_injector_runs_hooks_of_the_node(served: Served, kubelet: Kubelet, 
 
 
 def test_three_plugins_at_a_time_change_nothing_else(served: Served, kubelet: Kubelet, log: Path) -> None:
-    with running(served, "device-injector", "ulimit-adjuster", "logger", log=log):
+    with running(served, *nri_plugins.TOGETHER, log=log):
         pod = kubelet.pod()
         container = kubelet.started(pod)
         assert served.cri.container_status(container).state == pb.CONTAINER_RUNNING

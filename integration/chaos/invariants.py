@@ -200,7 +200,8 @@ class Invariants:
         own = {pod.uid for pod in pods if pod.has_own_users}
         ids = {sandbox.id for sandbox in sandboxes if sandbox.labels[UID] in own}
         ids |= {container.id for container in containers if container.pod_sandbox_id in ids}
-        return _difference("orders", self._target.orders - self._target.removed_by_hand, ids)
+        # A prune notes each container that it may remove: a start may come first.
+        return _difference("orders", self._target.orders - (self._target.removed_by_hand - ids), ids)
 
     def _of_mounts(self) -> list[str]:
         now = self._target.snapshot()

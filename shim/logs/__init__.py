@@ -1,1 +1,1 @@
-"""Container logs in the CRI's format: a process of its own copies them out of Docker's `json-file` or `local` logs."""
+"""Container logs in the CRI's format. A separate process copies them from Docker's `json-file` or `local` logs."""

@@ -1,6 +1,7 @@
-"""The logging drivers of Docker whose files can be copied. Everything the rest of the server knows of one is here.
+"""The logging drivers of Docker whose files the server can copy.
 
-A further driver is a module with a `Format`, a row in FORMATS and its name in `shim.config.model.DockerLogDriver`.
+To add a driver, write a module with its `Format`, and add the driver to FORMATS and to
+`shim.config.model.DockerLogDriver`.
 """
 
 import posixpath
@@ -16,22 +17,22 @@ FORMATS: Mapping[DockerLogDriver, Format] = MappingProxyType({"json-file": JSON_
 
 
 def driver_of(docker_type: str) -> DockerLogDriver:
-    """Return the driver of a container by `HostConfig.LogConfig.Type` of its inspect; json-file where that is empty.
+    """Return the driver for `HostConfig.LogConfig.Type` of a container's inspect; json-file if it is empty.
 
-    A container keeps the driver it was created with, whatever the setting is now. Ours have one of FORMATS.
+    A container keeps the driver with which it was created, even if the setting has changed since.
     """
     return next((driver for driver in FORMATS if driver == docker_type), "json-file")
 
 
 def docker_log_path(driver: DockerLogDriver, *, root: str, container_id: str) -> str:
-    """Return where Docker writes a container's output; `root` is its own directory (`DockerRootDir` of its info)."""
+    """Return the path of Docker's log file. `root` is Docker's root directory (`DockerRootDir` of its info)."""
     return FORMATS[driver].path(posixpath.join(root, "containers", container_id))
 
 
 def log_path(docker_type: str, *, reported: str, root: Callable[[], str], container_id: str) -> str:
-    """Return where Docker writes a container's output, as an inspect shows it; empty if it will show that later.
+    """Return the path of Docker's log file; empty if Docker does not report it yet.
 
-    `reported` is `LogPath` of the inspect. `root` returns Docker's own directory, and is called where that is needed.
+    `reported` is `LogPath` of the inspect. `root` returns Docker's root directory; it is called only if needed.
     """
     driver = driver_of(docker_type)
     if reported or FORMATS[driver].path_is_reported:

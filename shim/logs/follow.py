@@ -1,4 +1,4 @@
-"""The log of one container: from Docker's files into the CRI log, a piece at a time."""
+"""Copies the output of one container from Docker's files into its CRI log, piece by piece."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +18,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """Number of lines copied, for people."""
+    """Numbers of copied and of unreadable lines, for the state dump."""
 
     lines: int = 0
     unreadable: int = 0
 
 
 class Follower:
-    """Copies the output of one container. Raises OSError, after which `open` must be called again.
+    """Copies the output of one container. After an OSError, `open` must be called again.
 
-    Strategy: no position is stored anywhere. `open` finds it from the last line of the CRI log (`shim.logs.resume`),
-    then each `step` reads whole records of Docker's file, converts them and appends them in one write. After an error
-    or a crash the position is found again in the same way: no line is repeated, and none is lost that Docker still has.
+    No position is stored. `open` finds the position in Docker's files from the last line of the CRI log
+    (`shim.logs.resume`). Then each `step` reads whole records, converts them and appends them in one write. After an
+    error or a crash the position is found again in the same way, so no line is repeated, and no line that Docker still
+    has is lost.
     """
 
     def __init__(self, order: Follow, counts: Counts) -> None:
@@ -43,7 +44,7 @@ class Follower:
     def open(self) -> None:
         """Open the CRI log and continue after its last line.
 
-        The log of a container that has ended is not created again: if nothing of it is left, it was removed.
+        The log of an exited container is not created if it and its rotated files are missing: it was removed.
         """
         if self.order.ended and not self._sink.path.exists() and not rotated_logs(self._sink.path):
             return
@@ -57,7 +58,7 @@ class Follower:
         close_all(files[:which])
 
     def step(self) -> bool:
-        """Copy one piece. Return whether there may be more to copy now."""
+        """Copy a piece of the output. Return whether there may be more to copy now."""
         if self._sink.fd < 0:
             return False
         records = self._source.read()
@@ -70,14 +71,14 @@ class Follower:
         return True
 
     def reopen(self) -> None:
-        """Continue in a new CRI log. The old one is never written again."""
+        """Continue in a new CRI log file. The old file is never written again."""
         if self._sink.fd < 0:
             self.open()
         else:
             self._sink.open()
 
     def behind(self) -> int:
-        """Return how many bytes of Docker's files are still to be copied, also of a log that is blocked."""
+        """Return the number of bytes of Docker's files that are still to be copied, also while the log is blocked."""
         return self._source.behind()
 
     def close(self) -> None:
@@ -86,7 +87,7 @@ class Follower:
         self._sink.close()
 
     def _resume(self, files: list[int]) -> int:
-        """Seek to the position to continue at. Return the index of its file; that and the ones after it stay open."""
+        """Seek to the position to continue at. Return the index of its file; this file and later files stay open."""
         self._source.close()
         if not files:
             return 0

@@ -1,62 +1,62 @@
-"""The interface of a logging driver of Docker: where its files are, and how their bytes become CRI lines.
+"""The interface of a logging driver of Docker: where its files are, and how their records become CRI lines.
 
-Everything else (rotation, finding the position again, writing) is the same for all drivers.
+Rotation, finding the position and writing are the same for all drivers.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shim.logs.crilog import Written
+from shim.logs.crilog import LineHead
 
 CHUNK = 1 << 18
-"""Bytes of one read of Docker's files: more than a record of any driver has."""
+"""Bytes of a read of Docker's files. A record of any driver is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result of reading a part of Docker's file."""
+    """Converted records."""
 
     text: bytes
     """Lines of a CRI log, each with its newline, in order."""
     count: int
-    """Number of records they were made of."""
+    """Number of converted records."""
     unreadable: int = 0
-    """Records that could not be read: a daemon that crashes, or finds the disk full, leaves a torn one."""
+    """Number of unreadable records: a crash of Docker or a full disk leaves a torn record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Byte patterns to search for where decoding every record would take too long."""
+    """Byte patterns that find records without decoding all of them, which would take too long."""
 
     time: bytes
-    """Contained in every record of one time; another record may have it in its content."""
+    """Occurs in every record of a given time, and perhaps in the content of other records."""
     stream: bytes
-    """Contained in every record of one stream, and in no other."""
+    """Occurs in every record of a given stream, and in no other record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """The files of one driver. Pure, but for `backwards`."""
+    """The file format of a driver. All functions but `backwards` are pure."""
 
     path: Callable[[str], str]
-    """Return the file Docker writes, by its directory for the container."""
+    """Return the path of the log file in Docker's directory for the container."""
     path_is_reported: bool
-    """Docker reports that path as `LogPath` of an inspect, once the container has been started."""
+    """Docker reports the path as `LogPath` of an inspect once the container has been started."""
     made_at_start: bool
-    """The directory of that file is created when the container is started, not when it is created."""
+    """Docker creates the directory of the file when the container is started, not when it is created."""
     whole: Callable[[bytes], int]
-    """Return how many bytes, from the beginning of a record on, are whole records, or garbage that will never be one.
+    """Return the number of bytes, from the beginning of a record on, that are whole records or garbage to skip.
 
-    0 if more bytes are needed; never for CHUNK bytes.
+    0 means that more bytes are needed. The result is never 0 for CHUNK bytes or more.
     """
     lines: Callable[[bytes], Lines]
     """Convert whole records."""
     each: Callable[[bytes], Iterator[tuple[int, bytes]]]
-    """Yield whole records one by one: the offset where each readable one ends, and its CRI line."""
+    """Yield the end offset and the CRI line of each readable record."""
     backwards: Callable[[int], Iterator[tuple[int, bytes]]]
-    """Yield the whole records of an open file in groups, the last group first, each with its offset."""
+    """Yield the offset and the bytes of groups of whole records of an open file, the last group first."""
     additions: tuple[str, ...] = ()
-    """Options that only add to each record. Docker merges those of its own configuration into ours where it keeps its
-    logs with the same driver, unless ours are there; an empty one adds nothing."""
-    marks: Callable[[Written], Marks]
-    """Return the patterns of records of a CRI line's time and stream."""
+    """Log options that only add fields to each record. A container that does not set them gets Docker's default for the
+    same driver; an empty value prevents that and adds nothing."""
+    marks: Callable[[LineHead], Marks]
+    """Return the byte patterns of records with the time and the stream of a CRI line."""

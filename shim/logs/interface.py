@@ -1,4 +1,4 @@
-"""The interface of logging for the rest of the server."""
+"""The interface of container logs for the rest of the server."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,11 +9,11 @@ from shim.logs.protocol import Figures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLog:
-    """The log files of one container: Docker's, and the CRI log to write."""
+    """The log files of a container: Docker's file, and the CRI log to write."""
 
     id: str
     docker: str
-    """Docker's file, absolute; empty if Docker has not reported it, and nothing can be followed."""
+    """Absolute path of Docker's file; empty if Docker has not reported it, so that it cannot be followed."""
     cri: str
     created_at: int
     """Ns since the epoch."""
@@ -22,33 +22,34 @@ class ContainerLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStats:
-    """State of logging, for people."""
+    """State of logging, for the state dump."""
 
     pid: int
-    """Of the log process, 0 while there is none."""
+    """Pid of the log process; 0 while it does not run."""
     restarts: int
     held_back: int
-    """Containers that have ended and whose end is deferred until their last output is written."""
+    """Number of containers whose exit is deferred until their last output is written."""
     figures: Figures | None
-    """None when the process did not answer in time."""
+    """None if the log process did not answer in time."""
 
 
 class Drains(Protocol):
-    """What the view needs: it defers the end of a container until its log is drained. No method waits."""
+    """Lets the view defer the exit of a container until its log is drained. No method waits."""
 
     def follow(self, container: ContainerLog) -> None:
         """Start to copy the output of a running container. Idempotent."""
         ...
 
     def drained(self, container: ContainerLog, *, run: int) -> bool:
-        """Whether all output of a container that has ended is written, or the wait for it has timed out.
+        """Return whether all output of an exited container is written, or the wait for it has timed out.
 
-        `run` is when it started. If not, it is being written, and the callback of `start` is called at its end.
+        If False, the output is being written, and the callback of `start` is called at the end. `run` is the time when
+        the container was started.
         """
         ...
 
     def forget(self, container_id: str) -> None:
-        """Stop following a container that is gone. Idempotent."""
+        """Stop following a removed container. Idempotent."""
         ...
 
 
@@ -56,16 +57,16 @@ class ContainerLogs(Drains, Protocol):
     """Copies the output of containers into CRI log files. Thread-safe."""
 
     def follow_now(self, container: ContainerLog) -> str:
-        """Create the CRI log and start to copy. Return why it cannot be written now, empty if it can."""
+        """Create the CRI log and start to copy. Return why the log cannot be written; empty if it can be."""
         ...
 
     def reopen(self, container_id: str) -> None:
         """Continue in a new file of the same name, which exists when this returns.
 
-        Raise FailedPrecondition when the container is not followed.
+        Raise FailedPrecondition if the container is not followed, and ShimError if the file cannot be created.
         """
         ...
 
     def stats(self) -> LogStats:
-        """Return the state of logging. Wait a moment for the answer of the log process."""
+        """Return the state of logging. Wait up to a second for the answer of the log process."""
         ...

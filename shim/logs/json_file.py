@@ -1,8 +1,8 @@
-"""Docker's `json-file` log. Pure, but for reading backwards.
+"""The format of Docker's `json-file` log. Pure, except for reading backwards.
 
-A line is `{"log":"...","stream":"stdout","time":"..."}`, perhaps with further keys. `log` ends in a newline, or is a
-piece of a longer line: Docker cuts at 16 KiB. All pieces of a line carry the time of its first byte. Bytes that are
-not UTF-8 are lost: Docker writes U+FFFD for each.
+A record is a line `{"log":"...","stream":"stdout","time":"..."}`, perhaps with further keys. Docker cuts long lines of
+output at 16 KiB, so `log` ends in a newline or is a piece of a longer line. All pieces of a line have the time of its
+first byte. Docker replaces bytes that are not UTF-8 by U+FFFD.
 """
 
 import posixpath
@@ -11,16 +11,16 @@ from typing import Literal
 
 import msgspec
 
-from shim.logs.crilog import Written
+from shim.logs.crilog import LineHead
 from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import lines_backwards
 
 _BEGIN = b'{"log":"'
-"""Prefix of every line. It occurs nowhere inside a line, where quotes are escaped."""
+"""Prefix of every record. It occurs nowhere inside a record, where quotes are escaped."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One line of Docker's file: a line of output, or a piece of one."""
+    """A line of Docker's file: a line of output, or a piece of a line."""
 
     log: str
     stream: Literal["stdout", "stderr"]
@@ -38,7 +38,7 @@ def path(directory: str) -> str:
 
 def whole(data: bytes) -> int:
     """Implement `shim.logs.format.Format.whole`."""
-    # No line is so long: garbage of a full disk or a crash. The next line is read behind it.
+    # A longer line is garbage from a full disk or a crash. It is skipped.
     return data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
 
 
@@ -61,9 +61,9 @@ def each(records: bytes) -> Iterator[tuple[int, bytes]]:
             yield end, encode([record])
 
 
-def marks(written: Written) -> Marks:
+def marks(head: LineHead) -> Marks:
     """Implement `shim.logs.format.Format.marks`."""
-    return Marks(time=f'"time":"{written.time}"'.encode(), stream=f'"stream":"{written.stream}"'.encode())
+    return Marks(time=f'"time":"{head.time}"'.encode(), stream=f'"stream":"{head.stream}"'.encode())
 
 
 JSON_FILE = Format(
@@ -80,9 +80,9 @@ JSON_FILE = Format(
 
 
 def decode_line(line: bytes) -> Record | None:
-    """Decode one line; return None for an unreadable one.
+    """Decode a line; return None if it is unreadable.
 
-    After a torn line Docker continues without a newline, so the whole record at its end is decoded.
+    After a torn record Docker continues on the same line, so the last record of the line is decoded.
     """
     begin = line.rfind(_BEGIN)
     if begin < 0:
@@ -100,11 +100,11 @@ def _one_by_one(records: bytes) -> Lines:
 
 
 def encode(records: list[Record]) -> bytes:
-    """Return one line of a CRI log for each record, in order."""
+    """Return the lines of the CRI log for `records`, in order."""
     text = _join(records)
     if text.count("\n") != len(records):
-        # Docker ends a record at each newline, and has none in its time. One in a damaged record would make a line that
-        # readers of CRI logs refuse.
+        # Docker ends a record at each newline of the output. In a damaged record a further newline, in the content or
+        # the time, would make a line that readers of CRI logs refuse.
         text = _join([piece for record in records for piece in _split(record)])
     return text.encode()
 

@@ -1,4 +1,4 @@
-"""Whole lines of a file from its end backwards, in pieces: the position is near the end, and files may be large."""
+"""Reads whole lines of a file backwards from its end: files may be large, and the needed lines are near the end."""
 
 import gzip
 import os
@@ -6,22 +6,22 @@ import zlib
 from collections.abc import Callable, Iterator
 
 BLOCK = 1 << 18
-"""Bytes of one read. More than any line has, of Docker's file and of a CRI log."""
+"""Bytes of a read. A line of Docker's files or of a CRI log is shorter."""
 
 
 KEPT = 1 << 22
-"""Minimum of bytes kept of the end of a compressed file: 256 pieces of a line that Docker cuts at 16 KiB."""
+"""Bytes kept of the end of a compressed file, at least: 256 pieces of a line, which Docker cuts at 16 KiB."""
 
 
 def end_of_lines(fd: int) -> int:
-    """Return the offset behind the last newline; 0 if there is none."""
+    """Return the offset after the last newline; 0 if there is no newline."""
     return end_of_whole(fd, lambda data: data.rfind(b"\n") + 1)
 
 
 def end_of_whole(fd: int, whole: Callable[[bytes], int]) -> int:
-    """Return the offset behind the last whole record, 0 if there is none.
+    """Return the offset after the last whole record; 0 if there is no record.
 
-    `whole` returns the same within bytes that begin anywhere.
+    `whole` returns this offset within bytes that may begin inside a record; 0 if there is no record.
     """
     end = os.fstat(fd).st_size
     while end > 0:
@@ -34,26 +34,27 @@ def end_of_whole(fd: int, whole: Callable[[bytes], int]) -> int:
 
 
 def lines_backwards(fd: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a file in groups, the last group first; a torn line at the end is left out.
+    """Yield the whole lines of a file in groups, the last group first; skip a torn line at the end.
 
-    Of each group: the offset of its first line, and its lines in order, each with its newline; at least one.
+    A group is the offset of its first line and at least one line, in order, each with its newline.
     """
     return groups_backwards(fd, end=end_of_lines(fd), begin=lambda data: data.find(b"\n") + 1 or len(data))
 
 
 def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Iterator[tuple[int, bytes]]:
-    """Yield what is before `end`, where a record ends, in groups of whole records, the last group first.
+    """Yield the offset and the bytes of groups of whole records before `end`, the last group first.
 
-    `begin` returns where the first record begins within bytes that begin anywhere, their length if none does. Bytes
-    longer than BLOCK are no record and are left out: the group before them then ends in a torn one.
+    A record must end at `end`. `begin` returns the offset of the first record within bytes that may begin inside a
+    record, or their length if no record begins there. Garbage longer than BLOCK is skipped; the group before it may end
+    in a torn record.
     """
     carry = b""
     while end > 0:
         start = max(0, end - BLOCK)
         data = os.pread(fd, end - start, start) + carry
-        # A record that begins before this block is read with the block before.
+        # A record that begins before this block is read with the previous block.
         cut = 0 if start == 0 else begin(data)
-        # More than the longest record is garbage, such as the zeros of a power loss. Kept, it could fill the memory.
+        # More bytes than a record has are garbage, such as zeros after a power loss. Kept, they could fill the memory.
         carry = data[:cut] if cut <= BLOCK else b""
         end = start
         if cut < len(data):
@@ -61,9 +62,9 @@ def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Ite
 
 
 def last_lines_compressed(fd: int) -> bytes:
-    """Return the last whole lines of a gzip file, at most 2 * KEPT bytes of them, each with its newline.
+    """Return the last whole lines of a gzip file, at most 2 * KEPT bytes, each with its newline.
 
-    It can only be read forwards; of a damaged file the part before the damage is read.
+    A gzip file can only be read forwards. If the file is damaged, the part before the damage is read.
     """
     kept, cut = bytearray(), False
     with os.fdopen(fd, "rb", closefd=False) as raw, gzip.GzipFile(fileobj=raw) as file:
@@ -74,6 +75,6 @@ def last_lines_compressed(fd: int) -> bytes:
                     del kept[:-KEPT]
                     cut = True
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            pass  # the rest cannot be read
+            pass  # the rest is damaged
     begin = kept.find(b"\n") + 1 if cut else 0
     return bytes(kept[begin : kept.rfind(b"\n") + 1])

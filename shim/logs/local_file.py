@@ -1,9 +1,9 @@
-"""Docker's `local` log, which keeps the bytes a container wrote. Pure, but for reading backwards.
+"""The format of Docker's `local` log, which keeps the bytes a container wrote. Pure, except for reading backwards.
 
 A record is its size in four bytes, big-endian, a `LogEntry` (proto/shim/api/docker/log_entry.proto), and the same size
-again (source: package daemon/logger/local of the Engine). What a container writes has no newline in it, since Docker
-ends a line there, and how a message begins has one: so nothing inside a record resembles the beginning of another, and
-behind a torn record the next one is found.
+again (source: package daemon/logger/local of the Engine). The content has no newline, since Docker ends a line there,
+but every message begins with a newline (_MESSAGE). So no content looks like the beginning of a record, and the next
+record after a torn record can be found.
 """
 
 import posixpath
@@ -15,16 +15,16 @@ from google.protobuf.message import DecodeError
 
 from shim.api.docker.log_entry_pb2 import LogEntry
 from shim.base.times import SECOND, ns_from_rfc3339
-from shim.logs.crilog import Written
+from shim.logs.crilog import LineHead
 from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import end_of_whole, groups_backwards
 
 _SIZE = struct.Struct(">I")
 _FRAME = 2 * _SIZE.size
 _MAX_MESSAGE = 1 << 17
-"""More bytes than a message can have: 16 KiB of content, an id, and what later Engines add."""
+"""Bytes. A message is smaller: 16 KiB of content, an id, and fields of later Engines."""
 _MESSAGE = b"\n\x06std"
-"""How a message begins: field 1, six bytes, stdout or stderr."""
+"""The beginning of every message: field 1, six bytes, stdout or stderr."""
 _HEAD = _SIZE.size + len(_MESSAGE)
 _STREAMS = {"stdout": b"stdout", "stderr": b"stderr"}
 
@@ -38,7 +38,7 @@ def whole(data: bytes) -> int:
     """Implement `shim.logs.format.Format.whole`; `data` may begin anywhere."""
     begin = _last_begin(data)
     if begin < 0:
-        # The last bytes may be the first ones of an incomplete record.
+        # The last bytes may be the beginning of a record.
         return len(data) - _HEAD if len(data) >= CHUNK else 0
     end = begin + _size_at(data, begin) + _FRAME
     if end > len(data):
@@ -63,10 +63,10 @@ def backwards(fd: int) -> Iterator[tuple[int, bytes]]:
     return groups_backwards(fd, end=end_of_whole(fd, whole), begin=_next_begin)
 
 
-def marks(written: Written) -> Marks:
+def marks(head: LineHead) -> Marks:
     """Implement `shim.logs.format.Format.marks`."""
-    message = LogEntry(source=written.stream).SerializeToString()
-    return Marks(time=LogEntry(time_nano=ns_from_rfc3339(written.time)).SerializeToString(), stream=message)
+    message = LogEntry(source=head.stream).SerializeToString()
+    return Marks(time=LogEntry(time_nano=ns_from_rfc3339(head.time)).SerializeToString(), stream=message)
 
 
 LOCAL = Format(
@@ -88,10 +88,10 @@ def _join(read: Iterator[tuple[int, bytes]]) -> Lines:
 
 
 def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset behind each record and its CRI line, an empty line for garbage between two readable ones.
+    """Yield the end offset and the CRI line of each record; yield an empty line for garbage between readable records.
 
-    A torn record whose size happens to span those behind it can be decoded, with newlines in its content. `wary` checks
-    for them, which takes time.
+    If the size of a torn record happens to span later records, it can be decoded, with newlines in its content. `wary`
+    checks for such newlines, which takes time.
     """
     at, second, prefix = 0, -1, b""
     while at < len(records):
@@ -110,7 +110,7 @@ def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
 
 
 def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
-    """Return the message of the record at `at` and the offset behind it; None if there is no record."""
+    """Return the message of the record at `at` and the end offset of the record; None if there is no record."""
     try:
         (size,) = _SIZE.unpack_from(records, at)
         end = at + size + _FRAME
@@ -124,13 +124,13 @@ def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
 def _behind_torn(records: bytes, at: int) -> int:
     """Return the offset to continue at if no record is at `at`; the length of `records` if none is left."""
     if at >= _SIZE.size and records.startswith(_MESSAGE, at):
-        # The one before was torn before its second size, and the first size of this one was taken for it.
+        # The previous record was torn before its second size, and the first size of this record was read instead.
         return at - _SIZE.size
     return _next_begin(records, at + 1)
 
 
 def _next_begin(data: bytes, start: int = 0) -> int:
-    """Return the offset of the next record from `start` on; the length of `data` if there is none."""
+    """Return the offset of the next record from `start` on; the length of `data` if there is no record."""
     found = data.find(_MESSAGE, start + _SIZE.size)
     while found >= 0 and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
         found = data.find(_MESSAGE, found + 1)
@@ -138,7 +138,7 @@ def _next_begin(data: bytes, start: int = 0) -> int:
 
 
 def _last_begin(data: bytes) -> int:
-    """Return the offset of the last record; -1 if there is none."""
+    """Return the offset of the last record; -1 if there is no record."""
     found = data.rfind(_MESSAGE)
     while found >= _SIZE.size and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
         found = data.rfind(_MESSAGE, 0, found)

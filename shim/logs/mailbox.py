@@ -1,4 +1,4 @@
-"""The queue of orders to the log process, and the callers that wait for answers."""
+"""The queue of orders to the log process, and the callers that wait for its answers."""
 
 import itertools
 import threading
@@ -14,12 +14,12 @@ from shim.logs.protocol import Answer, Order
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An order that has no answer yet."""
+    """An order without an answer."""
 
     ticket: int
     order: Order
     then: Callable[[Answer], None] | None
-    """Called with the answer, by the thread that reads it."""
+    """Called with the answer, in the thread that receives it."""
     answer: Answer | None = None
 
 
@@ -28,7 +28,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.waker = Waker()
-        """Readable when there is something to send, or it was closed."""
+        """Readable when there are orders to send, or the mailbox was closed."""
         self._changed = threading.Condition()
         self._tickets = itertools.count(1)
         self._unanswered: dict[int, Pending] = {}
@@ -36,7 +36,7 @@ class Mailbox:
         self.closed = threading.Event()
 
     def close(self) -> None:
-        """End every wait: no further answer will come."""
+        """End every wait: no answer will arrive."""
         self.closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -52,14 +52,14 @@ class Mailbox:
         return pending
 
     def wait_answer(self, pending: Pending, *, seconds: float, what: str) -> Answer:
-        """Wait for the answer. Raise Unavailable after `seconds`, and what ends the current scope."""
+        """Wait for the answer. Raise Unavailable after `seconds`, and when the current scope ends its error."""
         deadline.wait_for(self._changed, lambda: pending.answer or self.closed.is_set(), what=what, limit=seconds)
         if pending.answer is None:
             raise Unavailable(f"{what}: the log process does not answer")
         return pending.answer
 
     def take_answer(self, answer: Answer) -> None:
-        """Deliver an answer of the log process to those who wait for it."""
+        """Deliver an answer of the log process to the caller that waits for it."""
         with self._changed:
             pending = self._unanswered.pop(answer.ticket, None)
             if pending is None:
@@ -70,10 +70,10 @@ class Mailbox:
             pending.then(answer)
 
     def repeat(self, first: list[Order]) -> None:
-        """Queue everything for another process: `first`, then all orders without an answer, in order.
+        """Queue all orders for a new process: `first`, then all orders without an answer, in order.
 
-        `first` is for this process only: the next one gets its own. An old Follow behind a newer Drain would mean that
-        the container runs again.
+        The orders of `first` are not repeated for the process after that, which gets a current list: an old Follow
+        after a newer Drain would mean that the container runs again.
         """
         with self._changed:
             self._unsent.clear()
@@ -81,7 +81,7 @@ class Mailbox:
             self._unsent.extend(self._unanswered.values())
 
     def first_unsent(self) -> Pending | None:
-        """Return the order to send next, which stays queued until `mark_sent`. Both are for one thread only."""
+        """Return the next order to send. It stays queued until `mark_sent`, which the same thread must call."""
         return self._unsent[0] if self._unsent else None
 
     def mark_sent(self) -> None:

@@ -1,4 +1,4 @@
-"""Supervises the log process: starts it, sends it orders, and restarts it when it dies."""
+"""Runs the log process: starts it, sends it orders, and restarts it when it dies or hangs."""
 
 import errno
 import os
@@ -11,41 +11,43 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from shim.base.backoff import backoff
 from shim.base.child_process import ChildProcess
 from shim.base.heartbeat import Heartbeat
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 
 MIN_RESTART_SECONDS = 0.05
-"""From the death of the process to its successor; doubled each time one dies at once."""
+"""Pause before the process is restarted; doubled each time the process dies within STABLE_SECONDS."""
 RESTART_CAP_SECONDS = 5.0
 STABLE_SECONDS = 2.0
-"""A process that lived for longer did not die at once."""
+"""A process that has run for this time resets the pause."""
 STOP_SECONDS = 1.0
-"""For the process to end after its socket is closed. Then it is killed, which loses nothing: the next one continues."""
+"""Time for the process to exit after its socket is closed. Then it is killed, which loses no output: the next process
+continues."""
 log = structlog.get_logger(__name__)
 
 
 class LogProcess:
-    """Keeps one log process running."""
+    """Keeps the log process running."""
 
     def __init__(
         self,
         mailbox: Mailbox,
         *,
-        words: Sequence[str],
-        beginning: Callable[[], list[Order]],
+        arguments: Sequence[str],
+        first_orders: Callable[[], list[Order]],
         tick: Callable[[], float | None],
     ) -> None:
-        """Prepare the thread, which `start` starts. `words` are arguments of the program.
+        """Prepare the thread, which `start` starts. `arguments` are passed to the program.
 
-        `beginning` returns the first orders for a new process. `tick` is called before each wait, and returns the
-        seconds until its next call is due. The thread of this object calls both.
+        `first_orders` returns the first orders for a new process. `tick` is called before each wait, and returns the
+        seconds until its next call is due, or None. Both are called in the thread of this object.
         """
         self.restarts = 0
         self._mailbox = mailbox
-        self._words = tuple(words)
-        self._beginning = beginning
+        self._arguments = tuple(arguments)
+        self._first_orders = first_orders
         self._tick = tick
         self._child: ChildProcess | None = None
         self._heartbeat = Heartbeat()
@@ -53,7 +55,7 @@ class LogProcess:
 
     @property
     def pid(self) -> int:
-        """Pid of the process, 0 while there is none."""
+        """Return the pid of the process; 0 while it does not run."""
         child = self._child
         return child.pid if child else 0
 
@@ -66,22 +68,21 @@ class LogProcess:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = MIN_RESTART_SECONDS
+        deaths = 0  # consecutive processes that died within STABLE_SECONDS
         while not self._mailbox.closed.is_set():
             began = time.monotonic()
             try:
                 self._live()
-            except Exception:  # ends are deferred until a log process answers: there must be a next one
+            except Exception:  # exits are deferred until a log process answers, so it must be restarted
                 log.exception("lost connection to log process")
             if self._mailbox.closed.is_set():
                 return
             self.restarts += 1
-            is_stable = time.monotonic() - began > STABLE_SECONDS
-            pause = MIN_RESTART_SECONDS if is_stable else min(pause * 2, RESTART_CAP_SECONDS)
-            self._rest(pause)
+            deaths = 0 if time.monotonic() - began > STABLE_SECONDS else deaths + 1
+            self._pause(backoff(deaths + 1, first=MIN_RESTART_SECONDS, longest=RESTART_CAP_SECONDS))
 
-    def _rest(self, seconds: float) -> None:
-        """Wait before the next process. The ticks continue: it may fail to start for the lifetime of the node."""
+    def _pause(self, seconds: float) -> None:
+        """Wait `seconds`, and go on calling `tick`: the process may never start on this node."""
         end = time.monotonic() + seconds
         while not self._mailbox.closed.is_set() and (left := end - time.monotonic()) > 0:
             try:
@@ -92,16 +93,16 @@ class LogProcess:
             self._mailbox.closed.wait(left if due is None else min(left, due))
 
     def _live(self) -> None:
-        """Run one process from its start to its end."""
+        """Run a process from its start to its end."""
         try:
-            child = ChildProcess("shim.logs.worker", "--parent", str(os.getpid()), *self._words)
+            child = ChildProcess("shim.logs.worker", "--parent", str(os.getpid()), *self._arguments)
         except OSError as error:
             log.error("cannot start log process", error=error)
             return
         self._child = child
         self._heartbeat = self._heartbeat.of_next()
         try:
-            self._mailbox.repeat(self._beginning())
+            self._mailbox.repeat(self._first_orders())
             self._serve(child.socket, self._heartbeat)
         finally:
             child.socket.close()
@@ -111,16 +112,16 @@ class LogProcess:
             log.error("log process died, restarting", pid=child.pid, code=child.exit_code)
 
     def _end(self, child: ChildProcess, *, lost: bool) -> None:
-        """Wait until the process is gone, unless the server stops first: two would write to the same logs."""
+        """Wait until the process has ended, unless the server stops: two processes would write to the same logs."""
         if lost:
             log.error("log process does not answer, killing it", pid=child.pid)
             child.kill()
-        # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
+        # A process that hangs in a file system cannot be killed, and holds the locks of its logs until it ends.
         child.reap(seconds=STOP_SECONDS)
         if child.exit_code is None and not self._mailbox.closed.is_set():
             log.error("log process hangs in the kernel: check the disk of the logs", pid=child.pid)
             while child.exit_code is None and not self._mailbox.closed.is_set():
-                self._rest(1.0)
+                self._pause(1.0)
 
     def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
         """Send orders and receive answers until the process ends or stops answering, or the server stops."""
@@ -154,7 +155,7 @@ class LogProcess:
         return bool(packet)
 
     def _send(self, ours: socket.socket) -> None:
-        """Send as many orders as the socket takes, without waiting."""
+        """Send orders until the socket is full, without waiting."""
         while (first := self._mailbox.first_unsent()) is not None:
             refusal = ""
             try:
@@ -169,12 +170,12 @@ class LogProcess:
                 refusal = str(error)
             self._mailbox.mark_sent()
             if refusal:
-                # An error of this container only: retried, it would block the logs of all others.
+                # Only this container gets an error: retrying the order would block the logs of all other containers.
                 self._mailbox.take_answer(Answer(ticket=first.ticket, error=refusal))
 
 
 def _packet(pending: Pending) -> bytes:
-    """Encode an order. Raise ValueError for one that is too long for the process."""
+    """Encode an order. Raise ValueError if it is longer than MAX_PACKET."""
     packet = msgspec.json.encode(Envelope(pending.ticket, pending.order))
     if len(packet) > MAX_PACKET:
         raise ValueError(f"the paths of its log are too long: {len(packet)} bytes of {MAX_PACKET}")

@@ -1,7 +1,7 @@
-"""The protocol of the server and the log process: one JSON message in each packet of a socket pair.
+"""The protocol between the server and the log process: each packet of a socket pair is a JSON message.
 
-Each order has a ticket and is answered once under it; of a Drain that may be long after. Orders may be repeated:
-the successor of a process that died gets those again that had no answer.
+Each order has a ticket and gets exactly one answer with this ticket; a Drain may be answered much later. If the process
+dies, its successor gets the unanswered orders again.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from shim.config.model import DockerLogDriver
 
 MAX_PACKET = 1 << 17
-"""Bytes; two paths of the kernel's length and the rest fit in."""
+"""Bytes; enough for two paths of PATH_MAX and the other fields."""
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -17,29 +17,29 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     id: str
     docker: str
-    """Docker's file; need not exist yet."""
+    """Path of Docker's file; the file need not exist yet."""
     driver: DockerLogDriver = "json-file"
     cri: str
     since: int = 0
     """When the container was created, ns since the epoch."""
     ended: bool = False
-    """It ended before it was followed."""
+    """The container exited before it was followed."""
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container has ended: answered once all its output is written; then it is no longer followed."""
+    """The container has exited: stop following it once all its output is written. Answered then."""
 
     id: str
 
 
 class Reopen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Continue in a new file of the same name; answered once that exists."""
+    """Continue in a new file of the same name; answered once the file exists."""
 
     id: str
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container is gone: copy what can still be read, then stop following it."""
+    """The container was removed: copy the output that can still be read, then stop following it."""
 
     id: str
 
@@ -56,13 +56,13 @@ Order = Follow | Drain | Reopen | Forget | Report | Ping
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that cannot be written now and is retried."""
+    """A log that cannot be written and is retried."""
 
     id: str
     path: str
     error: str
     seconds: float
-    """Since when."""
+    """Time since the first failure."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,33 +70,33 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     followed: int
     lines: int
-    """Written since its start."""
+    """Lines written since the start of the process."""
     unreadable: int
-    """Lines of Docker's that could not be read."""
+    """Number of unreadable records of Docker's files."""
     behind_bytes: int
-    """Left to be copied in Docker's files, those of blocked logs included."""
+    """Bytes of Docker's files left to copy, blocked logs included."""
     blocked_logs: int
-    """How many logs cannot be written now."""
+    """Number of logs that cannot be written now."""
     blocked: list[Blocked]
-    """Some of these: at most BLOCKED_SHOWN, and as many as a packet holds."""
+    """Some of the blocked logs: at most BLOCKED_SHOWN, and as many as fit in a packet."""
 
 
 BLOCKED_SHOWN = 50
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """An order and its ticket, as sent."""
+    """An order and its ticket."""
 
     ticket: int
     order: Order
 
 
 NOT_FOLLOWED = "its output is not followed"
-"""Error of a Reopen for a container that has ended meanwhile, and whose output is all written."""
+"""Error of a Reopen for a container that has exited and whose output is written."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an order; `error` is empty when it succeeded."""
+    """The result of an order; `error` is empty if the order succeeded."""
 
     ticket: int
     error: str = ""

@@ -1,9 +1,9 @@
-"""Finds the position in Docker's files to continue at from the end of the CRI log. No position is stored anywhere.
+"""Finds the position in Docker's files to continue at, from the end of the CRI log. No position is stored.
 
-Strategy: take the last line that was written and find its record in Docker's files by time, stream and content. All
-pieces of one long line have the same time, and often the same content, so the whole run of pieces at the end of the CRI
-log is matched with the run of records of that time (`overlap`). Either run may span two files: the kubelet rotates CRI
-logs, Docker its own. If the record is gone, continue at the first newer one and report the gap.
+The record of the last CRI line is found in Docker's files by time, stream and content. All pieces of a long line have
+the same time, and often the same content. So the run of pieces at the end of the CRI log is matched with the run of
+records of that time (`overlap`). Either run may span two files, since the kubelet and Docker rotate their files. If the
+record is missing, copying continues at the first newer record, and the gap is reported.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.base.times import ns_from_rfc3339
-from shim.logs.crilog import Written, first_time, read_head
+from shim.logs.crilog import LineHead, first_time, read_head
 from shim.logs.format import CHUNK, Format
 from shim.logs.lines import last_lines_compressed, lines_backwards
 from shim.logs.sink import COMPRESSED, rotated_logs
@@ -20,20 +20,20 @@ from shim.logs.sink import COMPRESSED, rotated_logs
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last line of a CRI log, and the run of lines of its time and stream, as hashes, oldest first."""
+    """The head of the last line of a CRI log, and the hashes of the last lines with this head, oldest first."""
 
-    last: Written
+    last: LineHead
     run: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to continue: index of Docker's file, and offset in it."""
+    """The position to continue at: index of Docker's file, and offset in it."""
 
     which: int
     offset: int
     missing: tuple[str, str] | None = None
-    """Times of the last line that was written and of the first that is left, if Docker dropped lines between them."""
+    """Times of the last written line and of the first remaining record, if Docker dropped records between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class _Place:
 def written_tail(log: int, path: Path) -> Tail | None:
     """Read the end of the CRI log `log` (open at `path`), and of its rotated files. Return None if there is no line.
 
-    Anything that is not a line of a CRI log, at the end of a file or in a file beside it, is skipped.
+    Text at the end of a file that is not a line of a CRI log is skipped.
     """
-    last: Written | None = None
+    last: LineHead | None = None
     run: list[int] = []
     for group in _groups(log, path):
         lines = group.split(b"\n")[:-1]
@@ -63,8 +63,8 @@ def written_tail(log: int, path: Path) -> Tail | None:
     return None if last is None else Tail(last, tuple(run))
 
 
-def _run_in(lines: list[bytes], last: Written) -> tuple[list[int], bool]:
-    """Return the hashes of the lines of the run, and whether the run is complete with these lines."""
+def _run_in(lines: list[bytes], last: LineHead) -> tuple[list[int], bool]:
+    """Return the hashes of the lines that belong to the run, and whether the run begins in these lines."""
     run: list[int] = []
     for line in reversed(lines):
         if line.startswith(last.prefix):
@@ -92,9 +92,9 @@ def _groups_in(fd: int, *, compressed: bool) -> Iterator[bytes]:
 
 
 def find_position(files: Sequence[int], tail: Tail | None, *, file_format: Format, since: int) -> Position:
-    """Return where to continue in Docker's open files of this format, oldest first; at least one.
+    """Return the position to continue at in `files`, Docker's open files, oldest first, at least one.
 
-    `since` is when the container was created, ns since the epoch: an older log of the same name belongs to another.
+    `since` is the creation time of the container, ns since the epoch: an older CRI log belongs to another container.
     """
     if tail is None:
         return Position(0, 0)
@@ -106,10 +106,10 @@ def find_position(files: Sequence[int], tail: Tail | None, *, file_format: Forma
 
 
 def overlap(written: Sequence[int], held: Sequence[int]) -> int:
-    """Return how many of `held`, from its beginning on, are at the end of `written`.
+    """Return the length of the longest prefix of `held` that is a suffix of `written`.
 
-    Both are parts of one sequence, that of all pieces of a line. `written` begins with the first piece; `held` may not,
-    since Docker drops its oldest file.
+    Both are parts of the sequence of all pieces of a line. `written` begins with the first piece. `held` may begin
+    with a later piece, since Docker drops its oldest file.
     """
     for count in range(min(len(written), len(held)), 0, -1):
         if list(written[-count:]) == list(held[:count]):
@@ -117,8 +117,8 @@ def overlap(written: Sequence[int], held: Sequence[int]) -> int:
     return 0
 
 
-def _places(files: Sequence[int], last: Written, file_format: Format) -> list[_Place]:
-    """Return the places of the records of this time and stream, in order."""
+def _places(files: Sequence[int], last: LineHead, file_format: Format) -> list[_Place]:
+    """Return the places of the records with the time and stream of `last`, in order."""
     marks = file_format.marks(last)
     found: list[_Place] = []
     for which in reversed(range(len(files))):
@@ -134,8 +134,8 @@ def _places(files: Sequence[int], last: Written, file_format: Format) -> list[_P
     return found
 
 
-def _places_in(lines: Iterator[tuple[int, bytes]], *, which: int, last: Written) -> tuple[list[_Place], bool]:
-    """Return the places in lines with the offsets behind them, and whether the run is complete with these lines."""
+def _places_in(lines: Iterator[tuple[int, bytes]], *, which: int, last: LineHead) -> tuple[list[_Place], bool]:
+    """Return the places among `lines`, given with their end offsets, and whether the run begins in these lines."""
     here: list[_Place] = []
     older = False
     for end, line in lines:
@@ -151,7 +151,7 @@ def _has_stream(line: bytes, stream: str) -> bool:
 
 
 def _first_newer(files: Sequence[int], time: str, *, file_format: Format, since: int) -> Position:
-    """Return the first record after `time`, whose own record is gone; the beginning if there is none.
+    """Return the position of the first record newer than `time`; the beginning if there is no such record.
 
     A gap is reported only if all remaining records are newer and the log belongs to this container.
     """
@@ -165,7 +165,7 @@ def _first_newer(files: Sequence[int], time: str, *, file_format: Format, since:
 
 
 def _forwards(fd: int, file_format: Format) -> Iterator[tuple[int, str]]:
-    """Yield offset and time of each record of a file."""
+    """Yield the offset and the time of each record of a file."""
     offset = 0
     while whole := file_format.whole(data := os.pread(fd, CHUNK, offset)):
         start = 0

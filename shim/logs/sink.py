@@ -1,4 +1,4 @@
-"""The CRI log of one container: created, appended to in whole lines, and created again when the kubelet rotated it."""
+"""The CRI log of a container: created, appended to in whole lines, and created again after the kubelet rotated it."""
 
 import errno
 import fcntl
@@ -10,15 +10,15 @@ from pathlib import Path
 from shim.logs.lines import BLOCK, end_of_lines
 
 MODE = 0o640
-"""Of a new file. Agents read it by their group."""
+"""Mode of a new file. Log agents read it with the permission of its group."""
 DIRECTORY_MODE = 0o755
 COMPRESSED = ".gz"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NOFOLLOW: a link in the log directory must not make us append to, or truncate, a file elsewhere."""
+"""O_NOFOLLOW: a link in the log directory must not make the server append to, or truncate, another file."""
 
 
 class Sink:
-    """One CRI log. Raises OSError; after an error the position in Docker's files must be found again (`resume`)."""
+    """A CRI log. After an OSError the position in Docker's files must be found again (`resume`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,13 +26,13 @@ class Sink:
 
     @property
     def fd(self) -> int:
-        """The open file."""
+        """Return the descriptor of the open file; -1 if it is closed."""
         return self._fd
 
     def open(self) -> None:
         """Open the file, create it if it is missing, and cut off a torn line at its end.
 
-        A file that was open, and has been renamed, is closed. On an error it stays open.
+        The file that was open before is closed, unless it is the same file. On an error it stays open.
         """
         fd = open_log(self.path)
         try:
@@ -48,16 +48,16 @@ class Sink:
         self._fd = fd
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines in one write, so that a reader never sees half of one."""
+        """Append whole lines in a single write, so that a reader never sees a part of a line."""
         written = os.write(self._fd, lines)
         if written != len(lines):
             cut_torn_line(self._fd)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def replaced(self) -> bool:
-        """Whether the open file was deleted and another has its name: lines written to it would be lost.
+        """Return whether the open file was deleted and replaced, so that lines written to it would be lost.
 
-        A kubelet that got no answer to a reopen renames the old file back.
+        This happens when a kubelet that got no answer to a reopen renames the old file back.
         """
         return os.fstat(self._fd).st_nlink == 0 and self.path.is_file()
 
@@ -83,7 +83,7 @@ def open_log(path: Path) -> int:
 
 
 def lock(fd: int, path: Path) -> None:
-    """Lock the log: a server that was replaced, or a second one on the same Docker, would repeat lines."""
+    """Lock the log. Two servers on the same Docker, such as an old one that has not ended, would repeat lines."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -91,10 +91,10 @@ def lock(fd: int, path: Path) -> None:
 
 
 def cut_torn_line(fd: int) -> None:
-    """Cut off an incomplete line of a crash or a full disk at the end. Raise OSError if the end is not of a CRI log."""
+    """Cut off a torn line that a crash or a full disk left. Raise OSError if the file does not end like a CRI log."""
     end, size = end_of_lines(fd), os.fstat(fd).st_size
     if size - end > BLOCK:
-        raise OSError(errno.EINVAL, "what it ends in is not a line of a container log")
+        raise OSError(errno.EINVAL, "the end of the file is not a line of a container log")
     if end != size:
         os.ftruncate(fd, end)
 
@@ -102,8 +102,8 @@ def cut_torn_line(fd: int) -> None:
 def rotated_logs(path: Path) -> list[Path]:
     """Return the rotated files of the log, newest first.
 
-    Directories and links of such names are skipped. Compressed files are older than the others, whatever their time:
-    the kubelet's have the time of their compression.
+    Directories and links are skipped. Compressed files count as older than all others: their modification time is the
+    time when the kubelet compressed them.
     """
     found = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:

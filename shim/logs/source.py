@@ -1,10 +1,10 @@
-"""Docker's log of one container, read once from a position to its end, through Docker's rotation.
+"""Reads Docker's log of a container from a position on, through Docker's rotation.
 
-When Docker's file is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest removed, and then a new
-one is made. A file is known by its inode: as long as it is open, the kernel reuses that inode for no other.
+When Docker's file is full, Docker removes the oldest file, renames `.1` to `.2` and so on, renames the full file to
+`.1`, and creates a new file. A file is identified by its inode, which the kernel does not reuse while the file is open.
 
 Every new file is opened at the next read, not when its turn comes: an open file can be read to its end after Docker has
-removed it. So a container that writes faster than its output is copied loses nothing until the bounds below.
+removed it. So a container that writes faster than its output is copied loses nothing within the bounds below.
 """
 
 import os
@@ -18,12 +18,12 @@ from typing import Self
 from shim.logs.format import CHUNK
 
 MAX_WAITING_FILES = 64
-"""Files that are open beside the one that is read."""
+"""Files that are open and wait to be read."""
 MAX_WAITING_BYTES = 256 << 20
-"""Size from which on these keep their number: on the disk they are in excess of what Docker keeps itself."""
+"""No further file is opened if the waiting files have this size: they may use disk space beyond Docker's own limit."""
 _TRIES = 8
 _SAMPLE = 256
-"""Bytes before a position: more than the end of a record with its time has."""
+"""Bytes before a position that are compared; they include the time of the last record."""
 
 Identity = tuple[int, int]
 """Device and inode of a file."""
@@ -33,7 +33,7 @@ _Listed = dict[Identity, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a closed file. The kernel may reuse its inode for a new file, so some content is kept."""
+    """A position in a closed file. Its inode may be reused, so the bytes before the position are kept."""
 
     file: Identity
     offset: int
@@ -44,7 +44,7 @@ class _Place:
         return cls(_identity(os.fstat(fd)), offset, os.pread(fd, _SAMPLE, max(0, offset - _SAMPLE)))
 
     def is_in(self, path: str) -> bool:
-        """Whether `path`, a file of the same inode, still has that content."""
+        """Return whether `path`, a file with the same inode, has the same bytes before the position."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, len(self.sample), max(0, self.offset - _SAMPLE)) == self.sample
@@ -54,33 +54,30 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An open file that is read after the ones before it."""
+    """An open file that is read after the earlier files."""
 
     fd: int
     after_gap: bool
-    """Docker removed files between the one before and this one."""
+    """Docker removed files between the previous file and this file."""
 
 
 class Source:
-    """The read position in Docker's files. Raises OSError."""
+    """The read position in Docker's files. The methods raise OSError."""
 
     def __init__(self, path: Path, *, whole: Callable[[bytes], int]) -> None:
-        """Open nothing yet. `whole` is that of `shim.logs.format.Format`."""
+        """Open nothing yet. `whole` is `shim.logs.format.Format.whole`."""
         self.path = path
         self._whole = whole
         self.dropped = False
-        """Docker removed files that had not been read; reset by the caller that reports it."""
+        """Docker removed files that had not been read. The caller that reports this resets it."""
         self._fd = -1
         self._offset = 0
         self._waiting: deque[_Waiting] = deque()
         self._left_at: _Place | None = None
-        """Position of the last close."""
+        """The position at the last `close`."""
 
     def seek(self, fds: Sequence[int], offset: int) -> None:
-        """Continue at `offset` of the first of some open files of this log, which no other lies between.
-
-        The source owns and closes them from now on.
-        """
+        """Continue at `offset` of the first of `fds`, consecutive open files of this log, which the source now owns."""
         self.close()
         self._fd, self._offset = fds[0], offset
         self._waiting.extend(_Waiting(fd, after_gap=False) for fd in fds[1:])
@@ -88,13 +85,13 @@ class Source:
     def read(self) -> bytes:
         """Return whole records from the position on; nothing at the current end.
 
-        At most CHUNK bytes: the share of one container before the next one's turn.
+        At most CHUNK bytes are returned, so that each container has its turn.
         """
         while True:
             if self._fd < 0 and not self._open_oldest():
                 return b""
             self._open_newer()
-            # Docker closes a file before it creates the next one: one that others wait behind is complete.
+            # Docker closes a file before it creates the next file, so a file with a successor is complete.
             records = self._whole_records()
             if records or not self._waiting:
                 return records
@@ -105,10 +102,10 @@ class Source:
         self._offset += count
 
     def behind(self) -> int:
-        """Return how many bytes are unread: the rest of the current file, and all files after it, removed ones too.
+        """Return the number of unread bytes: the rest of the current file, and all later files, also removed files.
 
-        A closed source counts from where it was closed, or all files if it was never open. 0 if the directory cannot
-        be read.
+        A closed source counts from the position at `close`, or all files if it was never open. If the directory cannot
+        be read, return 0.
         """
         with suppress(OSError):
             listed = {_identity(status): (name, status.st_size) for name, status in _list_files(self.path)}
@@ -126,7 +123,7 @@ class Source:
             fd, self._fd = self._fd, -1
             try:
                 self._left_at = _Place.at(fd, self._offset)
-            except OSError:  # a bad disk must not keep the file open
+            except OSError:  # an I/O error must not keep the file open
                 self._left_at = None
             finally:
                 os.close(fd)
@@ -152,7 +149,7 @@ class Source:
         return True
 
     def _open_newer(self) -> None:
-        """Open what Docker has made after the newest open file, up to the bounds."""
+        """Open the files that Docker has created after the newest open file, up to the bounds."""
         if not self._is_rotated() or self._is_full():
             return
         newest = self._newest()
@@ -188,16 +185,16 @@ def _left_since(place: _Place | None, listed: _Listed) -> int:
 
 
 def _sizes_after(file: Identity, listed: _Listed) -> int:
-    """Return the size of all files that are newer than `file`; of all files if it is not listed any more."""
+    """Return the total size of the files newer than `file`, or of all files if it is not listed."""
     newer = list(listed).index(file) + 1 if file in listed else 0
     return sum(size for _, size in list(listed.values())[newer:])
 
 
 def generations(path: Path) -> list[int]:
-    """Open all files of a log, oldest first. Return nothing if there is none; raise OSError."""
+    """Open all files of a log, oldest first; return an empty list if there is no file. Raise OSError."""
     for _ in range(_TRIES):
         opened = _open_all(path)
-        # Docker may rotate in between: a result is right if it is the same before and after.
+        # Docker may rotate meanwhile: the result is right if a later listing is the same.
         if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _list_files(path)]:
             return opened
         close_all(opened)
@@ -227,7 +224,7 @@ def _list_files(path: Path) -> list[tuple[str, os.stat_result]]:
             if entry.name == path.name or (suffix != entry.name and suffix[1:].isdecimal()):
                 with suppress(FileNotFoundError):
                     numbered.append((int(suffix[1:] or 0), entry.path, entry.stat()))
-    return [(name, status) for _, name, status in sorted(numbered, key=lambda one: one[0], reverse=True)]
+    return [(name, status) for _, name, status in sorted(numbered, key=lambda each: each[0], reverse=True)]
 
 
 def _identity(status: os.stat_result) -> Identity:

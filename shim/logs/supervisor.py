@@ -1,7 +1,7 @@
-"""Logging as the rest of the server sees it: which containers are followed, and which ends are deferred.
+"""The server's side of container logs: which containers are followed, and whose exits are deferred.
 
-The list of followed containers is kept here, so that a new log process gets all of it; the positions it finds itself.
-Nothing here waits for a disk.
+The supervisor keeps the list of followed containers for a new log process, which finds its positions itself. Nothing
+here waits for a disk.
 """
 
 import threading
@@ -19,9 +19,9 @@ from shim.logs.process import LogProcess
 from shim.logs.protocol import NOT_FOLLOWED, Answer, Drain, Follow, Forget, Order, Reopen, Report
 
 DRAIN_SECONDS = 10.0
-"""How long the end of a container may be deferred until its last output is written: a disk may be full."""
+"""Time for which the exit of a container is deferred until its last output is written: the disk may be full."""
 OPEN_SECONDS = 10.0
-"""Bound on waiting for the CRI log of a container that is about to start."""
+"""Bound on the wait for the CRI log of a container that is about to start."""
 REOPEN_SECONDS = 60.0
 REPORT_SECONDS = 1.0
 
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 class _Followed:
     log: ContainerLog
     ended: bool = False
-    """It had ended when it was first followed."""
+    """The container had exited when it was first followed."""
     run: int | None = None
-    """The run that has ended, by the time of its start; None while it runs."""
+    """The start time of the run that has ended; None while the container runs."""
     done: bool = False
-    """Everything is written; the process no longer follows it."""
+    """All output is written, and the process no longer follows the container."""
     shown: bool = False
-    """Its end is not deferred: everything is written, or the wait timed out."""
+    """The exit is not deferred any more: all output is written, or the wait timed out."""
     given_up_at: float = 0.0
 
     @property
@@ -59,7 +59,7 @@ class LogSupervisor:
     def __init__(self, *, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Prepare the log process, which `start` starts.
 
-        `level` and `style` are those of the server's own log, to which the process writes.
+        `level` and `style` are the settings of the server's log, to which the process writes.
         """
         self._drain_seconds = drain_seconds
         self._lock = threading.Lock()
@@ -68,18 +68,18 @@ class LogSupervisor:
         self._mailbox = Mailbox()
         self._process = LogProcess(
             self._mailbox,
-            words=("--log-level", level, "--log-format", style),
-            beginning=self._beginning,
+            arguments=("--log-level", level, "--log-format", style),
+            first_orders=self._first_orders,
             tick=self._release_late,
         )
 
     def start(self, *, on_drained: Callable[[str], None]) -> None:
-        """Start the log process. `on_drained` is called with each container whose end is no longer deferred."""
+        """Start the log process. `on_drained` gets the id of each container whose exit is no longer deferred."""
         self._on_drained = on_drained
         self._process.start()
 
     def stop(self) -> None:
-        """Stop the log process. Later output is copied by that of the next server."""
+        """Stop the log process. The log process of the next server copies later output."""
         self._mailbox.close()
         self._process.stop()
 
@@ -115,7 +115,7 @@ class LogSupervisor:
             return followed.shown
 
     def reopen(self, container_id: str) -> None:
-        """Implement `shim.logs.interface.ContainerLogs.reopen`. ShimError names why the new file cannot be made."""
+        """Implement `shim.logs.interface.ContainerLogs.reopen`."""
         what = f"reopen the log of container {container_id}"
         with self._lock:
             followed = self._followed.get(container_id)
@@ -147,14 +147,14 @@ class LogSupervisor:
         return LogStats(pid=self._process.pid, restarts=self._process.restarts, held_back=held_back, figures=figures)
 
     def _ensure_followed(self, container: ContainerLog) -> Pending | None:
-        """Order a Follow unless the container is followed already. Return the new order. The lock is held."""
+        """Queue a Follow unless the container is already followed. Return the new order. The lock is held."""
         followed = self._followed.get(container.id)
         if not container.docker or (followed is not None and followed.run is None and followed.log == container):
             return None
         followed = self._followed[container.id] = _Followed(container)
         return self._mailbox.put(followed.order)
 
-    def _beginning(self) -> list[Order]:
+    def _first_orders(self) -> list[Order]:
         with self._lock:
             return [followed.order for followed in self._followed.values() if not followed.done]
 
@@ -170,14 +170,14 @@ class LogSupervisor:
             self._on_drained(container_id)
 
     def _release_late(self) -> float | None:
-        """Show the ends that were deferred for too long. Return the seconds until the next one is due."""
+        """Stop deferring exits that are overdue. Return the seconds until the next exit is overdue."""
         now = time.monotonic()
         with self._lock:
-            held = {container_id: one for container_id, one in self._followed.items() if one.held_back}
-            late = [container_id for container_id, one in held.items() if one.given_up_at <= now]
+            held = {container_id: each for container_id, each in self._followed.items() if each.held_back}
+            late = [container_id for container_id, each in held.items() if each.given_up_at <= now]
             for container_id in late:
                 held[container_id].shown = True
         for container_id in late:
             log.warning("showing end of container before its last output is written", container=container_id)
             self._on_drained(container_id)
-        return min((one.given_up_at - now for one in held.values() if one.held_back), default=None)
+        return min((each.given_up_at - now for each in held.values() if each.held_back), default=None)

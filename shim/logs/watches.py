@@ -1,4 +1,4 @@
-"""Inotify watches of the directories Docker writes to: which containers have new output."""
+"""Inotify watches of Docker's log directories, which show the containers with new output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,10 @@ class _Watch:
 
 
 class Watches:
-    """Watches for containers, at most one for each.
+    """At most one watch for each container.
 
-    The kernel limits watches and inotify instances of a user, and other programs of the node use them up: a container
-    that gets none is polled instead.
+    The kernel limits the inotify instances and watches of a user, and other programs of the node may use them up. A
+    container without a watch is polled instead.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Watches:
         except OSError as error:
             self._refusal = error
         self.unwatched: dict[str, None] = {}
-        """Containers without a watch, which have to be polled."""
+        """Containers without a watch, which must be polled."""
         self._watch_of: dict[str, _Watch] = {}
         self._containers: dict[int, str] = {}
 
@@ -44,17 +44,17 @@ class Watches:
         return -1 if self._inotify is None else int(self._inotify.fileno())
 
     def changed(self) -> list[str]:
-        """Return the containers with events since the last call; all of them after an overflow of the queue."""
+        """Return the containers with events since the last call; all containers after an overflow of the queue."""
         events = [] if self._inotify is None else self._inotify.read(timeout=0)
         if any(event.mask & flags.Q_OVERFLOW for event in events):
             return list(self._watch_of)
         return [self._containers[event.wd] for event in events if event.wd in self._containers]
 
     def ensure(self, order: Follow) -> None:
-        """Watch the directory of Docker's file, or the one it will be made in. Idempotent.
+        """Watch the directory of Docker's file, or its parent if the directory does not exist yet. Idempotent.
 
-        FileNotFoundError when neither is there. When there is no watch left, the container becomes one of `unwatched`
-        until a later call finds one.
+        Raise FileNotFoundError if neither exists. If no watch is available, add the container to `unwatched` until a
+        later call gets a watch.
         """
         watch = self._watch_of.get(order.id)
         if watch is not None and not watch.early:
@@ -63,9 +63,9 @@ class Watches:
             self._ensure(order)
         except FileNotFoundError:
             if order.id not in self.unwatched:
-                raise  # else the directory has been there: what was opened in it can be read to its end
+                raise  # otherwise the directory existed before, and the open files can still be read
         except OSError as error:
-            if not self.unwatched:  # said once, however many there are and however often they are tried
+            if not self.unwatched:  # logged once for all containers and retries
                 log.warning("no inotify watch available, polling container output", error=error)
             self.unwatched[order.id] = None
 
@@ -108,5 +108,5 @@ class Watches:
         try:
             return int(self._inotify.add_watch(directory, mask))
         except OSError as error:
-            # The kernel says "no space left" for too many watches, too.
+            # ENOSPC also means too many watches, so the error must name the watch.
             raise OSError(error.errno, error.strerror, f"inotify watch of {directory}") from error

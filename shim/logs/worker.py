@@ -1,8 +1,8 @@
-"""The log process: one thread that copies the output of all containers, one piece of each in turn.
+"""The log process: a single thread that copies the output of all containers, a piece of each in turn.
 
-It is a program of its own, so that a container that writes as fast as it can takes nothing from the server's
-interpreter. It keeps no state: wherever it is killed, the next one continues from the CRI logs. It
-sleeps until an order or inotify wakes it, and ends when the server does.
+It is a separate process, so that containers which write as fast as they can do not slow down the server's interpreter.
+It keeps no state: if it is killed, the next process continues from the CRI logs. It sleeps until an order or inotify
+wakes it, and exits when the server ends.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from typing import assert_never, get_args
 import msgspec
 import structlog
 
+from shim.base.backoff import backoff
+from shim.base.child_process import die_with_parent
 from shim.base.decoding import prepare_types
 from shim.base.log import LEVELS, configure
-from shim.base.parent_death import die_with_parent
 from shim.config.model import LogFormat
 from shim.domain.errors import reason_of
 from shim.logs.follow import Counts, Follower
@@ -43,27 +44,27 @@ from shim.logs.protocol import (
 from shim.logs.watches import Watches
 
 MIN_INTERVAL = 0.05
-"""Seconds between two reads of inotify events: many lines then need one read and one write. The first is immediate."""
+"""Seconds between two reads of inotify events, so that many lines share a read and a write. The first is immediate."""
 FALLBACK_POLL_SECONDS = 1.0
 """Poll interval of containers without an inotify watch."""
 MIN_RETRY_SECONDS = 1.0
-"""Until a log that cannot be written is retried; doubled each time."""
+"""Pause before a log that cannot be written is retried; doubled after each failure."""
 RETRY_CAP_SECONDS = 10.0
 
-log = structlog.get_logger("shim.logs.worker")  # run as a program, its name is __main__
+log = structlog.get_logger("shim.logs.worker")  # __name__ is __main__
 
 
 @dataclass(slots=True, eq=False)
 class _Followed:
     follower: Follower
     drains: list[int] = field(default_factory=list)
-    """Tickets to answer when everything is written."""
+    """Tickets to answer when all output is written."""
     ended: bool = False
-    """It writes nothing more, and is dropped once everything is written."""
+    """The container has exited, and is dropped once all output is written."""
     gone: bool = False
-    """The container was removed: errors are not retried."""
+    """The container was removed, so errors are not retried."""
     error: str = ""
-    """Why the log cannot be written now."""
+    """Why the log cannot be written now; empty if it can be."""
     since: float = 0.0
     failures: int = 0
     retry_at: float = math.inf
@@ -88,7 +89,7 @@ class Worker:
             self._both.register(self._watches, select.POLLIN)
 
     def run(self) -> None:
-        """Run until the server is gone."""
+        """Run until the server has ended."""
         try:
             while self._poll():
                 self._take_turn()
@@ -98,7 +99,7 @@ class Worker:
                 followed.follower.close()
 
     def _poll(self) -> bool:
-        """Wait for orders and inotify events, and process them. Return False when the server is gone."""
+        """Wait for orders and inotify events, and process them. Return False when the server has ended."""
         paced = self._next_read > time.monotonic()
         found = {fd for fd, _ in (self._orders_only if paced else self._both).poll(self._timeout(paced=paced))}
         if self._watches.fileno() in found:
@@ -107,7 +108,7 @@ class Worker:
         return self._orders.fileno() not in found or self._receive_order()
 
     def _timeout(self, *, paced: bool) -> float | None:
-        """Return the milliseconds to wait; None without a bound."""
+        """Return the milliseconds to wait; None to wait without a bound."""
         if self._ready:
             return 0
         until = min((followed.retry_at for followed in self._blocked.values()), default=math.inf)
@@ -133,7 +134,7 @@ class Worker:
     def _advance(self, container_id: str, followed: _Followed) -> None:
         if followed.error and followed.retry_at > time.monotonic():
             return
-        # A log on a full disk can be opened: only a successful write shows that it has recovered.
+        # A log on a full disk can still be opened, so only a successful write shows that it has recovered.
         more = self._attempt(followed, lambda: self._retry(followed) if followed.error else self._step(followed))
         if followed.error:
             return
@@ -172,7 +173,7 @@ class Worker:
     def _follow(self, order: Follow) -> str:
         followed = self._followed.get(order.id)
         if followed is not None and followed.follower.order == order:
-            followed.ended = False  # it runs again; waits for its earlier output continue
+            followed.ended = False  # the container runs again; drains of its earlier output are answered later
             self._ready[order.id] = None
             return followed.error
         drains: list[int] = []
@@ -195,7 +196,7 @@ class Worker:
         try:
             followed.follower.reopen()
         except OSError as error:
-            return _error_text(error)  # the old file still exists and is still written
+            return _error_text(error)  # the old file is still open and written
         return ""
 
     def _end(self, ticket: int, order: Drain | Forget) -> None:
@@ -209,7 +210,7 @@ class Worker:
         if followed.gone and followed.error:
             self._drop(order.id)
             return
-        # A caller waits for the end now, so a log that could not be written is retried soon.
+        # A caller waits for the last output, so a blocked log is retried at once.
         followed.retry_at, followed.failures = 0.0, 0
         self._ready[order.id] = None
 
@@ -244,7 +245,7 @@ class Worker:
             packet = msgspec.json.encode(answer)
         self._orders.send(packet)
 
-    # One container
+    # Each container
 
     def _retry(self, followed: _Followed) -> bool:
         self._open(followed)
@@ -256,7 +257,7 @@ class Worker:
         return followed.follower.step()
 
     def _open(self, followed: _Followed) -> bool:
-        # Before the files are read: later writes then cause events.
+        # The watch must exist before the files are read, so that later writes cause events.
         self._ensure_watched(followed)
         followed.follower.open()
         return True
@@ -271,7 +272,7 @@ class Worker:
         except OSError as error:
             self._block(followed, _error_text(error))
             return False
-        except Exception as error:  # an unexpected error of one log must not end the others
+        except Exception as error:  # an unexpected error of a log must not end the process
             log.exception("cannot copy log of container", container=followed.follower.order.id)
             self._block(followed, str(error) or type(error).__name__)
             return False
@@ -294,8 +295,9 @@ class Worker:
             )
         followed.error = error
         self._blocked[followed.follower.order.id] = followed
-        followed.retry_at = time.monotonic() + min(MIN_RETRY_SECONDS * 2**followed.failures, RETRY_CAP_SECONDS)
-        followed.failures = min(followed.failures + 1, 16)
+        followed.failures += 1
+        pause = backoff(followed.failures, first=MIN_RETRY_SECONDS, longest=RETRY_CAP_SECONDS)
+        followed.retry_at = time.monotonic() + pause
         if followed.gone:
             self._drop(followed.follower.order.id)
 
@@ -319,7 +321,7 @@ def _error_text(error: OSError) -> str:
 
 
 def main() -> None:
-    """Run the process: `orders` is the descriptor of its socket, `--parent` the pid of the server."""
+    """Run the log process: `orders` is the descriptor of its socket, `--parent` the pid of the server."""
     parser = argparse.ArgumentParser(prog="python -m shim.logs.worker", description=__doc__)
     parser.add_argument("orders", type=int)
     parser.add_argument("--parent", type=int, required=True)
@@ -327,14 +329,14 @@ def main() -> None:
     parser.add_argument("--log-format", choices=get_args(LogFormat), default="auto")
     given = parser.parse_args()
     configure(level=given.log_level, style=given.log_format)
-    # A stopped process would hold the locks of its logs for as long as it is stopped, and the next one wait for them.
+    # A stopped process that outlives the server would keep the locks of its logs from the next log process.
     die_with_parent(given.parent)
     prepare_types()
     with socket.socket(fileno=given.orders) as orders:
         try:
             Worker(orders).run()
         except (BrokenPipeError, ConnectionResetError):
-            return  # the server died while it was being answered
+            return  # the server died before it got the answer
 
 
 if __name__ == "__main__":

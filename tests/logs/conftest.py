@@ -1,4 +1,4 @@
-"""What tests of logs begin with: a logging driver of Docker, and where a CRI log is to be."""
+"""Fixtures: a logging driver of Docker, and the path of a CRI log."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from shim.config.model import DockerLogDriver
 
 @pytest.fixture(params=["json-file", "local"])
 def driver(request: pytest.FixtureRequest) -> DockerLogDriver:
-    """Each logging driver of Docker whose files are copied."""
+    """Each logging driver whose files are copied."""
     named: DockerLogDriver = request.param
     return named
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the CRI log of a container is to be; its directory is not there yet."""
+    """The path of a CRI log whose directory does not exist yet."""
     return tmp_path / "pod" / "0.log"

@@ -1,4 +1,4 @@
-"""A log as Docker writes it: records of each logging driver, rotation by rename."""
+"""Writes logs as Docker does: the records of each logging driver, and rotation by rename."""
 
 import json
 from dataclasses import dataclass, field
@@ -12,36 +12,36 @@ from shim.logs.format import Format
 
 @dataclass(frozen=True)
 class Output:
-    """A line with its newline, or a piece of one."""
+    """A line with its newline, or a piece of a line."""
 
     content: bytes
     stream: str
     time: str
     piece: int = 0
-    """Which piece of a long line; 0 for a line that is whole."""
+    """Number of the piece of a long line; 0 for a whole line."""
 
 
 def at(number: int) -> str:
-    """A time as Docker writes it: without trailing zeros."""
+    """Format a time as Docker does, without trailing zeros."""
     fraction = f"{number:09}".rstrip("0")
     return f"2026-11-21T02:32:06{'.' if fraction else ''}{fraction}Z"
 
 
 def cri(output: Output) -> bytes:
-    """The line of a CRI log that stands for a record, said in another way than the code under test does."""
+    """Return the CRI line of a record, computed independently of the code under test."""
     tag = b"F" if output.content.endswith(b"\n") else b"P"
     content = output.content.removesuffix(b"\n")
     return b" ".join([output.time.encode(), output.stream.encode(), tag, content]) + b"\n"
 
 
 def json_line(output: Output) -> bytes:
-    """One line of a `json-file` log."""
+    """Return a line of a `json-file` log."""
     fields = {"log": output.content.decode(errors="replace"), "stream": output.stream, "time": output.time}
     return json.dumps(fields, separators=(",", ":")).replace("<", "\\u003c").encode() + b"\n"
 
 
 def local_record(output: Output) -> bytes:
-    """One record of a `local` log, field by field."""
+    """Return a record of a `local` log, encoded field by field."""
     content = output.content.removesuffix(b"\n")
     message = b"\x0a" + counted(output.stream.encode()) + b"\x10" + varint(ns_from_rfc3339(output.time))
     message += b"\x1a" + counted(content) if content else b""
@@ -53,7 +53,7 @@ def local_record(output: Output) -> bytes:
 
 
 def framed(message: bytes) -> bytes:
-    """A message between its sizes."""
+    """Return a message between its two sizes."""
     size = len(message).to_bytes(4, "big")
     return size + message + size
 
@@ -72,7 +72,7 @@ RECORDS = {"json-file": json_line, "local": local_record}
 
 @dataclass
 class DockerLog:
-    """The files of one container."""
+    """Docker's log files of a container."""
 
     directory: Path
     driver: DockerLogDriver = "json-file"
@@ -90,16 +90,16 @@ class DockerLog:
         return FORMATS[self.driver]
 
     def start(self) -> None:
-        """Make the directory and the file, as a start does."""
+        """Create the directory and the file, as a start of the container does."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
 
     def record(self, output: Output) -> bytes:
-        """As it stands in the file."""
+        """Return the record as it is in the file."""
         return RECORDS[self.driver](output)
 
     def write(self, text: str | bytes, *, stream: str = "stdout", time: str = "", piece: int = 0) -> Output:
-        """Write one record; without a time, a later one than before."""
+        """Write a record; by default its time is later than the last record's."""
         self.number += 1
         content = text.encode() if isinstance(text, str) else text
         output = Output(content, stream, time or at(self.number), piece)
@@ -120,7 +120,7 @@ class DockerLog:
             self.write(f"{number}\n")
 
     def rotate(self) -> None:
-        """Rename as Docker does."""
+        """Rotate the files as Docker does."""
         for number in range(self.max_file - 1, 0, -1):
             older = self.path.with_name(f"{self.path.name}.{number}")
             newer = self.path.with_name(f"{self.path.name}.{number - 1}") if number > 1 else self.path
@@ -129,5 +129,5 @@ class DockerLog:
         self.path.touch()
 
     def as_cri(self, first: int = 0) -> bytes:
-        """All that was ever written, from the record of this number on, as a CRI log."""
+        """Return all written records from number `first` on, as a CRI log."""
         return b"".join(map(cri, self.written[first:]))

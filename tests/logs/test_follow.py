@@ -48,7 +48,7 @@ def test_all_output_is_copied(follower: Follower, docker: DockerLog, path: Path,
     assert follower.behind() == 0
 
 
-def test_reopened_it_goes_on_in_the_new_file(follower: Follower, docker: DockerLog, path: Path) -> None:
+def test_reopen_continues_in_the_new_file(follower: Follower, docker: DockerLog, path: Path) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)
@@ -60,7 +60,7 @@ def test_reopened_it_goes_on_in_the_new_file(follower: Follower, docker: DockerL
     assert path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri()
 
 
-def test_an_old_log_that_is_put_back_is_completed(follower: Follower, docker: DockerLog, path: Path) -> None:
+def test_a_rotated_log_that_is_renamed_back_is_completed(follower: Follower, docker: DockerLog, path: Path) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)
@@ -74,7 +74,7 @@ def test_an_old_log_that_is_put_back_is_completed(follower: Follower, docker: Do
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_opened_again_it_goes_on_where_it_was(follower: Follower, docker: DockerLog, path: Path) -> None:
+def test_open_continues_after_the_last_line(follower: Follower, docker: DockerLog, path: Path) -> None:
     for first in range(0, 10, 2):
         follower.open()
         docker.lines(first, first + 2)
@@ -85,7 +85,7 @@ def test_opened_again_it_goes_on_where_it_was(follower: Follower, docker: Docker
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_the_removed_log_of_an_ended_container_is_not_made_again(docker: DockerLog, path: Path) -> None:
+def test_the_removed_log_of_an_exited_container_is_not_created_again(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 2)
     follower = Follower(order_of(docker, path, ended=True), Counts())
     follower.open()
@@ -93,7 +93,7 @@ def test_the_removed_log_of_an_ended_container_is_not_made_again(docker: DockerL
     assert not path.parent.exists()
 
 
-def test_an_ended_container_whose_log_was_just_rotated_is_completed(docker: DockerLog, path: Path) -> None:
+def test_the_rotated_log_of_an_exited_container_is_completed(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 4)
     path.parent.mkdir()
     path.with_name("0.log.1").write_bytes(b"".join(map(cri, docker.written[:2])))
@@ -104,7 +104,7 @@ def test_an_ended_container_whose_log_was_just_rotated_is_completed(docker: Dock
     assert path.read_bytes() == b"".join(map(cri, docker.written[2:]))
 
 
-def test_output_dropped_while_it_was_read_is_reported_once(follower: Follower, docker: DockerLog) -> None:
+def test_output_that_docker_drops_while_it_is_read_is_reported_once(follower: Follower, docker: DockerLog) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)
@@ -120,7 +120,7 @@ def test_output_dropped_while_it_was_read_is_reported_once(follower: Follower, d
     assert [line["missing_seconds"] for line in dropped] == [0.1]
 
 
-def test_output_dropped_before_is_reported_with_its_time(follower: Follower, docker: DockerLog) -> None:
+def test_output_that_docker_dropped_before_is_reported_with_its_time(follower: Follower, docker: DockerLog) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)

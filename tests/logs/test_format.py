@@ -1,4 +1,4 @@
-"""What holds for the files of every driver."""
+"""Properties of the file formats of all drivers."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,11 +38,11 @@ outputs = st.lists(
     ],
     ids=["json-file", "local"],
 )
-def test_where_docker_writes(named: DockerLogDriver, path: str) -> None:
+def test_the_path_of_docker_s_file(named: DockerLogDriver, path: str) -> None:
     assert docker_log_path(named, root="/var/lib/docker", container_id="c1") == path
 
 
-def test_every_driver_that_can_be_configured_has_a_row() -> None:
+def test_every_configurable_driver_has_a_format() -> None:
     assert set(FORMATS) == set(get_args(DockerLogDriver))
 
 
@@ -50,7 +50,7 @@ def test_every_driver_that_can_be_configured_has_a_row() -> None:
     ("docker_type", "named"),
     [*((named, named) for named in get_args(DockerLogDriver)), ("", "json-file"), ("journald", "json-file")],
 )
-def test_the_driver_of_a_container(docker_type: str, named: DockerLogDriver) -> None:
+def test_driver_of_returns_the_driver_of_a_container(docker_type: str, named: DockerLogDriver) -> None:
     assert driver_of(docker_type) == named
 
 
@@ -69,7 +69,7 @@ def test_a_path_that_docker_does_not_report_is_computed(docker_type: str, report
 
 @SETTINGS
 @given(outputs, st.data())
-def test_any_split_of_the_bytes_gives_the_same(
+def test_the_result_does_not_depend_on_how_the_bytes_are_split(
     driver: DockerLogDriver, written: list[Output], data: st.DataObject
 ) -> None:
     docker = DockerLog(Path("unused"), driver)
@@ -88,7 +88,7 @@ def test_any_split_of_the_bytes_gives_the_same(
 
 @SETTINGS
 @given(outputs)
-def test_records_one_by_one(driver: DockerLogDriver, written: list[Output]) -> None:
+def test_each_yields_every_record(driver: DockerLogDriver, written: list[Output]) -> None:
     docker = DockerLog(Path("unused"), driver)
     records = list(map(docker.record, written))
     ends = [sum(map(len, records[: count + 1])) for count in range(len(records))]
@@ -99,10 +99,10 @@ def test_records_one_by_one(driver: DockerLogDriver, written: list[Output]) -> N
 
 @SETTINGS
 @given(outputs, st.data())
-def test_backwards_all_whole_records_come_once(
+def test_backwards_yields_every_whole_record_once(
     driver: DockerLogDriver, monkeypatch: pytest.MonkeyPatch, written: list[Output], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 256)  # more than a record has, and so that there are many blocks
+    monkeypatch.setattr(blocks, "BLOCK", 256)  # larger than a record, small enough for many blocks
     with TemporaryDirectory() as name:
         docker = DockerLog(Path(name), driver)
         docker.start()

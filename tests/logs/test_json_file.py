@@ -24,17 +24,17 @@ outputs = st.lists(
 )
 
 
-def test_a_line() -> None:
+def test_a_record_becomes_a_cri_line() -> None:
     assert lines(line(RECORD)) == Lines(cri(RECORD), 1)
     assert decode_line(line(RECORD)) == Record("hello\n", "stdout", at(5))
 
 
-def test_keys_that_a_daemon_adds_are_passed_over() -> None:
+def test_unknown_keys_are_ignored() -> None:
     text = {"log": "a\n", "stream": "stderr", "attrs": {"tag": "x", "time": "no"}, "time": at(5)}
     assert lines(json.dumps(text).encode() + b"\n").text == cri(Output(b"a\n", "stderr", at(5)))
 
 
-def test_what_docker_escapes() -> None:
+def test_escapes_of_docker_are_decoded() -> None:
     text = rb'{"log":"a\u0000\u001b\u003c\ufffd\u2028\"\\\r\n","stream":"stdout","time":"2026-11-21T02:32:06Z"}' + b"\n"
     record = decode_line(text)
     assert record is not None
@@ -53,15 +53,15 @@ def test_what_docker_escapes() -> None:
         b'{"log":"\xff\xfe\\n","stream":"stdout","time":"x"}',
     ],
 )
-def test_what_cannot_be_read_costs_no_other_line(torn: bytes) -> None:
+def test_an_unreadable_line_does_not_affect_other_lines(torn: bytes) -> None:
     other = Output(b"other\n", "stderr", at(6))
     first, last = line(RECORD), torn + b"\n" + line(other)
     assert lines(first + last) == Lines(cri(RECORD) + cri(other), 2, unreadable=1)
     assert list(each(first + last)) == [(len(first), cri(RECORD)), (len(first + last), cri(other))]
 
 
-def test_the_record_behind_a_torn_one_is_read() -> None:
-    """Docker appends to what a full disk left."""
+def test_the_record_after_a_torn_record_is_read() -> None:
+    """After a full disk Docker appends to the torn record."""
     assert lines(b'{"log":"he' + line(RECORD)) == Lines(cri(RECORD), 1)
     assert decode_line(b'{"log":"he') is None
 
@@ -71,7 +71,7 @@ def test_the_record_behind_a_torn_one_is_read() -> None:
     [(b"", 0), (b"ab", 0), (b"ab\ncd", 3), (b"\0" * CHUNK, CHUNK), (b"\0" * (CHUNK - 1), 0)],
     ids=["empty", "half", "one-and-a-half", "rubbish", "still-short"],
 )
-def test_whole_lines(data: bytes, count: int) -> None:
+def test_whole_returns_the_length_of_whole_lines(data: bytes, count: int) -> None:
     assert whole(data) == count
 
 
@@ -83,7 +83,7 @@ def test_any_output_is_read_back(written: list[Output]) -> None:
 
 
 @given(outputs)
-def test_each_record_is_one_line_of_the_log(written: list[Output]) -> None:
+def test_each_record_becomes_a_single_line_of_the_log(written: list[Output]) -> None:
     text = lines(b"".join(map(line, written))).text
     for encoded_line, output in zip(text.split(b"\n")[:-1], written, strict=True):
         head = read_head(encoded_line)
@@ -105,16 +105,16 @@ def test_each_record_is_one_line_of_the_log(written: list[Output]) -> None:
         ("a\n\nb", b"T stdout F a\nT stdout F \nT stdout P b\n"),
     ],
 )
-def test_a_record(log: str, line: bytes) -> None:
+def test_encode_marks_whole_and_partial_lines(log: str, line: bytes) -> None:
     assert encode([Record(log, "stdout", "T")]) == line
 
 
-def test_a_newline_inside_a_record_changes_no_other() -> None:
+def test_a_newline_inside_a_record_does_not_affect_other_records() -> None:
     records = [Record("a\nb\n", "stdout", "T"), Record("", "stderr", "T"), Record("c\n", "stderr", "T")]
     assert encode(records) == b"T stdout F a\nT stdout F b\nT stderr P \nT stderr F c\n"
 
 
-def test_a_newline_in_a_damaged_time_makes_no_other_line() -> None:
+def test_a_newline_in_a_damaged_time_does_not_make_another_line() -> None:
     damaged = rb'{"log":"a\n","stream":"stdout","time":"2026-11-21T02:32\nZ"}' + b"\n"
     assert lines(damaged).text == b"2026-11-21T02:32 Z stdout F a\n"
     assert [text for _, text in each(damaged)] == [b"2026-11-21T02:32 Z stdout F a\n"]

@@ -13,10 +13,10 @@ from shim.logs.lines import end_of_lines, last_lines_compressed, lines_backwards
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=12).map(lambda text: text.replace(b"\n", b"")), max_size=30), st.binary(max_size=5))
-def test_all_whole_lines_come_once_and_from_the_end(
+def test_lines_backwards_yields_every_whole_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[bytes], torn: bytes
 ) -> None:
-    monkeypatch.setattr(lines, "BLOCK", 16)  # as much as the longest line, and so that there are many blocks
+    monkeypatch.setattr(lines, "BLOCK", 16)  # as long as the longest line, small enough for many blocks
     content = b"".join(line + b"\n" for line in whole)
     path = tmp_path / "file"
     path.write_bytes(content + torn.replace(b"\n", b""))
@@ -31,7 +31,7 @@ def test_all_whole_lines_come_once_and_from_the_end(
     assert all(content[offset:].startswith(group) and group.endswith(b"\n") for offset, group in groups)
 
 
-def test_what_is_longer_than_any_record_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_longer_than_a_record_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK", 16)
     path = tmp_path / "file"
     path.write_bytes(b"first\n" + bytes(5000) + b"\nlast\n")
@@ -64,7 +64,7 @@ def test_a_compressed_file_is_read_to_its_last_whole_line(tmp_path: Path) -> Non
     assert last_lines_of(tmp_path / "file.gz", compressed) == NUMBERED
 
 
-def test_of_a_large_compressed_file_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_large_compressed_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK", 500)
     monkeypatch.setattr(lines, "KEPT", 1000)
     found = last_lines_of(tmp_path / "file.gz", gzip.compress(NUMBERED))
@@ -74,9 +74,7 @@ def test_of_a_large_compressed_file_the_end_is_kept(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda _: b"no gzip", lambda _: b""])
-def test_of_a_damaged_compressed_file_what_can_be_read_is_given(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_compressed_file_is_read_up_to_the_damage(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     found = last_lines_of(tmp_path / "file.gz", damage(gzip.compress(NUMBERED)))
 
     assert NUMBERED.startswith(found)

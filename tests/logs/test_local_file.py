@@ -13,7 +13,7 @@ ENGINE = bytes.fromhex(
     "000000180a0673746465727210dbd3dda8a1e3fdf4181a04657272ff00000018"
     "000000190a067374646f757410c3e5e1a8a1e3fdf4181a0568656c6c6f00000019"
 )
-"""The two lines that `printf 'err\\377\\n' >&2; printf 'hello\\n'` left on an Engine 20.10."""
+"""The records of `printf 'err\\377\\n' >&2; printf 'hello\\n'` on Engine 20.10."""
 
 OTHER = Output(b"something else\n", "stderr", at(6))
 ALL_BYTES = bytes(range(256))
@@ -48,21 +48,21 @@ def record(content: bytes = b"hello\n") -> bytes:
     ],
     ids=["line", "empty", "piece", "last-piece", "empty-piece", "all-bytes", "as-a-message-begins"],
 )
-def test_a_record(output: Output) -> None:
+def test_a_record_becomes_a_cri_line(output: Output) -> None:
     data = local_record(output)
     assert lines(data) == Lines(cri(output), 1)
     assert list(each(data)) == [(len(data), cri(output))]
     assert whole(data) == len(data)
 
 
-def test_what_an_engine_wrote() -> None:
+def test_bytes_of_a_real_engine_are_read() -> None:
     assert lines(ENGINE).text.splitlines(keepends=True) == [
         b"2026-11-21T05:06:57.878919643Z stderr F err\xff\n",
         b"2026-11-21T05:06:57.878987459Z stdout F hello\n",
     ]
 
 
-def test_fields_that_an_engine_adds_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     message = LogEntry(source="stdout", time_nano=1_000_000_000, line=b"a").SerializeToString()
     assert lines(framed(message + b"\x32\x05attrs")).text == b"1970-01-01T00:00:01Z stdout F a\n"
 
@@ -87,7 +87,7 @@ def test_fields_that_an_engine_adds_are_passed_over() -> None:
         b"\x7f\xff\xff\xff" + record()[4:],
     ],
 )
-def test_what_cannot_be_read_costs_no_other_line(torn: bytes) -> None:
+def test_an_unreadable_record_does_not_affect_other_records(torn: bytes) -> None:
     other = local_record(OTHER)
     data = record() + torn + other + other
     read = lines(data)
@@ -99,20 +99,20 @@ def test_what_cannot_be_read_costs_no_other_line(torn: bytes) -> None:
 
 
 @pytest.mark.parametrize(("size", "unreadable"), [(128 << 10, 2), ((128 << 10) + 1, 1)])
-def test_what_is_longer_than_a_message_begins_none(size: int, unreadable: int) -> None:
+def test_a_size_larger_than_any_message_does_not_begin_a_record(size: int, unreadable: int) -> None:
     begin = struct.pack(">I", size) + b"\n\x06stdout" + bytes(20)
     assert lines(b"torn" + begin + record() * 2).unreadable == unreadable
 
 
-def test_a_record_torn_before_its_second_size_costs_no_other_of_its_length() -> None:
+def test_a_record_torn_before_its_second_size_does_not_affect_the_next() -> None:
     data = record(b"first\n")[:-4] + record(b"other\n") + record(b"third\n")
     found = [line.split()[-1] for _, line in each(data)]
     assert found == [b"first", b"other", b"third"]
     assert lines(data).text == b"".join(line for _, line in each(data))
 
 
-def test_a_torn_record_does_not_take_in_those_behind_it() -> None:
-    """Its size is by chance where the next but one of that size begins."""
+def test_a_torn_record_does_not_swallow_later_records() -> None:
+    """The size of the torn record happens to span a later record and to end at an equal size."""
     inner = record(b"inside\n")
     content = b"x" * len(inner) + b"torn"
     long = record(content + b"\n")
@@ -155,7 +155,7 @@ def test_a_torn_record_does_not_take_in_those_behind_it() -> None:
         "too-long",
     ],
 )
-def test_whole_records(data: bytes, count: int) -> None:
+def test_whole_returns_the_length_of_whole_records(data: bytes, count: int) -> None:
     assert whole(data) == count
 
 
@@ -166,7 +166,9 @@ def test_any_output_is_read_back(written: list[Output]) -> None:
 
 
 @given(outputs, st.lists(st.tuples(st.integers(0, 9), st.floats(0, 1, exclude_max=True)), max_size=4))
-def test_whatever_is_torn_the_rest_is_read(written: list[Output], cuts: list[tuple[int, float]]) -> None:
+def test_all_intact_records_are_read_whichever_records_are_torn(
+    written: list[Output], cuts: list[tuple[int, float]]
+) -> None:
     torn = {number: share for number, share in cuts if number < len(written)}
     data, kept = b"", []
     for number, output in enumerate(written):

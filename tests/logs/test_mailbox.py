@@ -16,7 +16,7 @@ def unsent(mailbox: Mailbox) -> list[Order]:
     return found
 
 
-def test_an_answer_reaches_who_asked() -> None:
+def test_an_answer_reaches_its_caller() -> None:
     mailbox = Mailbox()
     reported: list[Answer] = []
     pending = mailbox.put(Report(), then=reported.append)
@@ -25,19 +25,19 @@ def test_an_answer_reaches_who_asked() -> None:
     answering.start()
     assert mailbox.wait_answer(pending, seconds=20, what="ask") == answer
     answering.join()
-    mailbox.take_answer(answer)  # said twice
-    mailbox.take_answer(Answer(ticket=77))  # without a waiter
+    mailbox.take_answer(answer)  # a second answer
+    mailbox.take_answer(Answer(ticket=77))  # nobody waits for it
     assert reported == [answer]
 
 
-def test_no_answer() -> None:
+def test_a_missing_answer_raises_unavailable() -> None:
     mailbox = Mailbox()
     pending = mailbox.put(Report())
     with pytest.raises(Unavailable, match="ask: the log process does not answer"):
         mailbox.wait_answer(pending, seconds=0.01, what="ask")
 
 
-def test_a_client_that_goes_away_waits_no_longer() -> None:
+def test_a_cancelled_client_stops_waiting() -> None:
     mailbox = Mailbox()
     pending = mailbox.put(Report())
     scope = deadline.Scope()
@@ -48,7 +48,7 @@ def test_a_client_that_goes_away_waits_no_longer() -> None:
     timer.join()
 
 
-def test_a_closed_mailbox_blocks_no_caller() -> None:
+def test_close_ends_every_wait() -> None:
     mailbox = Mailbox()
     pending = mailbox.put(Report())
     mailbox.close()
@@ -71,12 +71,12 @@ def test_the_first_orders_of_a_process_are_not_sent_to_the_next() -> None:
     mailbox = Mailbox()
     follow, drain = Follow(id="a", docker="/docker", cri="/cri"), Drain(id="a")
     mailbox.put(drain)
-    for _ in range(3):  # that die before they answer
+    for _ in range(3):  # these processes die before they answer
         mailbox.repeat([follow])
         assert unsent(mailbox) == [follow, drain]
 
 
-def test_answers_to_the_first_orders_are_taken() -> None:
+def test_answers_to_the_first_orders_are_accepted() -> None:
     mailbox = Mailbox()
     asked = mailbox.put(Report())
     mailbox.repeat([Reopen(id="a")])

@@ -51,7 +51,7 @@ def position(docker: DockerLog, path: Path, *, since: int = 0) -> Position:
 
 
 def rest(docker: DockerLog, path: Path) -> bytes:
-    """What is copied from the position on."""
+    """Return the lines that are copied from the position on."""
     found = position(docker, path)
     with closing(generations(docker.path)) as files:
         data = [os.pread(fd, 1 << 30, 0) for fd in files]
@@ -59,12 +59,12 @@ def rest(docker: DockerLog, path: Path) -> bytes:
     return docker.format.lines(left).text
 
 
-def test_an_empty_log_begins_at_the_beginning(docker: DockerLog, path: Path) -> None:
+def test_an_empty_log_starts_at_the_beginning_of_docker_s_files(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 5)
     assert rest(docker, path) == docker.as_cri()
 
 
-def test_it_goes_on_after_the_last_line(docker: DockerLog, path: Path) -> None:
+def test_copying_continues_after_the_last_line(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 1000)
     whole = docker.as_cri().splitlines(keepends=True)
     for count in (1, 2, 500, 999, 1000):
@@ -72,7 +72,7 @@ def test_it_goes_on_after_the_last_line(docker: DockerLog, path: Path) -> None:
         assert rest(docker, path) == b"".join(whole[count:])
 
 
-def test_the_last_line_may_be_in_the_file_it_was_rotated_to(docker: DockerLog, path: Path) -> None:
+def test_the_last_line_may_be_in_a_rotated_file(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 10)
     whole = docker.as_cri().splitlines(keepends=True)
     older, newer = path.with_name("0.log.20260101-1"), path.with_name("0.log.20260101-2")
@@ -96,17 +96,17 @@ def test_the_last_line_may_be_in_a_compressed_file(docker: DockerLog, path: Path
     assert rest(docker, path) == b"".join(whole[6:])
 
 
-def test_a_compressed_file_is_older_than_one_that_is_not(docker: DockerLog, path: Path) -> None:
+def test_a_compressed_file_counts_as_older_than_other_files(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 10)
     whole = docker.as_cri().splitlines(keepends=True)
     path.with_name("0.log.20260101-2").write_bytes(b"".join(whole[3:6]))
-    # The kubelet compresses it when it rotates the next.
+    # The kubelet compresses a rotated file when it rotates the next file.
     path.with_name("0.log.20260101-1.gz").write_bytes(gzip.compress(b"".join(whole[:3])))
 
     assert rest(docker, path) == b"".join(whole[6:])
 
 
-def test_pieces_are_counted_into_a_compressed_file(docker: DockerLog, path: Path) -> None:
+def test_the_run_of_pieces_may_begin_in_a_compressed_file(docker: DockerLog, path: Path) -> None:
     docker.write("before\n")
     for _ in range(20):
         docker.write(PIECE, time=at(77))
@@ -117,8 +117,8 @@ def test_pieces_are_counted_into_a_compressed_file(docker: DockerLog, path: Path
         assert rest(docker, path) == b"".join(whole[count:])
 
 
-def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
-    """All pieces of a line have its time, and these even the same content; between them comes what resembles one."""
+def test_pieces_with_the_same_time_and_content_are_matched_by_their_number(docker: DockerLog, path: Path) -> None:
+    """All pieces of a line have its time, and here also the same content. Similar lines of stderr lie between them."""
     docker.write("before\n")
     for number in range(20):
         docker.write(PIECE, time=at(77))
@@ -132,7 +132,7 @@ def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
         assert rest(docker, path) == b"".join(whole[count:])
 
 
-def test_pieces_are_counted_over_rotation_on_both_sides(docker: DockerLog, path: Path) -> None:
+def test_the_run_of_pieces_may_span_rotated_files_on_both_sides(docker: DockerLog, path: Path) -> None:
     docker.write("before\n")
     for number in range(20):
         docker.write(PIECE, time=at(77))
@@ -145,7 +145,7 @@ def test_pieces_are_counted_over_rotation_on_both_sides(docker: DockerLog, path:
         assert rest(docker, path) == b"".join(whole[count:])
 
 
-def test_dropped_output_is_reported(docker: DockerLog, path: Path) -> None:
+def test_a_gap_in_docker_s_files_is_reported(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 10)
     path.write_bytes(b"".join(docker.as_cri().splitlines(keepends=True)[:4]))
     last = docker.written[3].time
@@ -164,7 +164,7 @@ def test_the_log_of_an_earlier_container_is_appended_to(docker: DockerLog, path:
     assert position(docker, path, since=ns_from_rfc3339(at(1))) == Position(0, 0)
 
 
-def test_a_log_that_is_ahead_of_docker_is_not_ours(docker: DockerLog, path: Path) -> None:
+def test_a_log_newer_than_docker_s_records_belongs_to_another_container(docker: DockerLog, path: Path) -> None:
     path.write_bytes(b"2030-01-01T00:00:00Z stdout F of another\n")
     docker.lines(0, 3)
 
@@ -172,7 +172,7 @@ def test_a_log_that_is_ahead_of_docker_is_not_ours(docker: DockerLog, path: Path
 
 
 @pytest.mark.parametrize("notes", [b"seen by ops\n", b"seen by ops\n" * 50_000, b""], ids=["short", "long", "empty"])
-def test_notes_beside_the_log_are_passed_over(docker: DockerLog, path: Path, notes: bytes) -> None:
+def test_other_text_in_rotated_files_is_skipped(docker: DockerLog, path: Path, notes: bytes) -> None:
     docker.lines(0, 10)
     whole = docker.as_cri().splitlines(keepends=True)
     rotated = path.with_name("0.log.20260101-1")
@@ -185,7 +185,7 @@ def test_notes_beside_the_log_are_passed_over(docker: DockerLog, path: Path, not
     assert rest(docker, path) == b"".join(whole[6:])
 
 
-def test_what_others_have_written_behind_the_last_line_is_passed_over(docker: DockerLog, path: Path) -> None:
+def test_text_of_others_after_the_last_line_is_skipped(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 10)
     whole = docker.as_cri().splitlines(keepends=True)
     path.write_bytes(b"".join(whole[:6]) + b"seen stdout\nby ops\n")
@@ -193,7 +193,7 @@ def test_what_others_have_written_behind_the_last_line_is_passed_over(docker: Do
     assert rest(docker, path) == b"".join(whole[6:])
 
 
-def test_what_is_no_log_says_nothing(docker: DockerLog, path: Path) -> None:
+def test_a_file_without_cri_lines_gives_no_position(docker: DockerLog, path: Path) -> None:
     path.write_bytes(b"hello world\n")
     docker.lines(0, 3)
 
@@ -212,7 +212,7 @@ def test_what_is_no_log_says_nothing(docker: DockerLog, path: Path) -> None:
     ],
     ids=["same", "in-turn", "dropped", "nothing-common", "none-written", "none-held"],
 )
-def test_overlap(written: list[int], held: list[int], count: int) -> None:
+def test_overlap_is_the_longest_prefix_that_is_a_suffix(written: list[int], held: list[int], count: int) -> None:
     assert overlap(written, held) == count
 
 
@@ -221,8 +221,8 @@ Stream = Literal["stdout", "stderr"]
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_wherever_writing_stopped_it_goes_on_there(driver: DockerLogDriver, data: st.DataObject) -> None:
-    """Any output, of which any number of bytes is in the log, over any rotation of both sides that loses nothing."""
+def test_copying_continues_wherever_writing_stopped(driver: DockerLogDriver, data: st.DataObject) -> None:
+    """Any output, any number of bytes already in the log, and any rotation of both sides that loses nothing."""
     with TemporaryDirectory() as name:
         docker, path = started(Path(name), driver), Path(name, "0.log")
         steps = data.draw(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 3)), max_size=40))

@@ -1,4 +1,4 @@
-"""The log process when its server is killed, with a real one of each."""
+"""The log process when its server is killed, with real processes."""
 
 import os
 import select

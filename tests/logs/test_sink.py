@@ -21,7 +21,7 @@ def sink(path: Path) -> Iterator[Sink]:
     made.close()
 
 
-def test_a_new_log_has_its_directories_and_mode(sink: Sink, path: Path) -> None:
+def test_open_creates_the_directories_and_the_log_with_its_mode(sink: Sink, path: Path) -> None:
     before = os.umask(0o077)
     try:
         sink.open()
@@ -36,7 +36,7 @@ def test_lines_are_appended(sink: Sink, path: Path) -> None:
     path.write_bytes(b"there\n")
     sink.open()
     sink.write(b"one\ntwo\n")
-    path.write_bytes(b"")  # truncated by others: with O_APPEND no hole is left
+    path.write_bytes(b"")  # truncated by others: O_APPEND leaves no hole
     sink.write(b"three\n")
     assert path.read_bytes() == b"three\n"
 
@@ -48,7 +48,7 @@ def test_a_torn_line_is_cut_off(sink: Sink, path: Path) -> None:
     assert path.read_bytes() == b"whole\n"
 
 
-def test_what_is_no_log_is_left_alone(sink: Sink, path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_not_changed(sink: Sink, path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x" * (BLOCK + 1))
     with pytest.raises(OSError, match="not a line of a container log"):
@@ -67,14 +67,14 @@ def test_a_link_is_not_followed(sink: Sink, path: Path) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_pipe_is_refused_and_not_waited_for(sink: Sink, path: Path) -> None:
+def test_a_fifo_is_refused_at_once(sink: Sink, path: Path) -> None:
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     with pytest.raises(OSError, match="not a regular file"):
         sink.open()
 
 
-def test_opened_again_after_a_rename_the_old_file_is_left(sink: Sink, path: Path) -> None:
+def test_open_after_a_rename_switches_to_a_new_file(sink: Sink, path: Path) -> None:
     sink.open()
     sink.write(b"old\n")
     path.rename(path.with_name("0.log.1"))
@@ -84,7 +84,7 @@ def test_opened_again_after_a_rename_the_old_file_is_left(sink: Sink, path: Path
     assert path.with_name("0.log.1").read_bytes() == b"old\n"
 
 
-def test_opened_again_without_a_rename_it_is_the_same_file(sink: Sink, path: Path) -> None:
+def test_open_without_a_rename_keeps_the_file(sink: Sink, path: Path) -> None:
     sink.open()
     sink.write(b"a\n")
     sink.open()
@@ -92,7 +92,7 @@ def test_opened_again_without_a_rename_it_is_the_same_file(sink: Sink, path: Pat
     assert path.read_bytes() == b"a\nb\n"
 
 
-def test_a_log_that_cannot_be_opened_again_is_written_on(sink: Sink, path: Path) -> None:
+def test_a_failed_open_keeps_the_old_file_open(sink: Sink, path: Path) -> None:
     sink.open()
     old = path.with_name("0.log.1")
     path.rename(old)
@@ -103,7 +103,7 @@ def test_a_log_that_cannot_be_opened_again_is_written_on(sink: Sink, path: Path)
     assert old.read_bytes() == b"goes on\n"
 
 
-def test_only_one_process_may_write_to_it(sink: Sink, path: Path) -> None:
+def test_a_second_process_cannot_open_the_log(sink: Sink, path: Path) -> None:
     sink.open()
     other = Sink(path)
     with pytest.raises(OSError, match="another process"):
@@ -113,7 +113,7 @@ def test_only_one_process_may_write_to_it(sink: Sink, path: Path) -> None:
     other.close()
 
 
-def test_a_log_that_was_replaced_is_noticed(sink: Sink, path: Path) -> None:
+def test_a_replaced_log_is_detected(sink: Sink, path: Path) -> None:
     sink.open()
     assert not sink.replaced()
     old = path.with_name("0.log.1")
@@ -121,13 +121,13 @@ def test_a_log_that_was_replaced_is_noticed(sink: Sink, path: Path) -> None:
     assert not sink.replaced()
     sink.open()
     path.unlink()
-    assert not sink.replaced()  # the kubelet asks for a new one when it misses it
+    assert not sink.replaced()  # the kubelet asks for a new file when it notices
     old.rename(path)
     assert sink.replaced()
 
 
-def test_half_a_write_leaves_whole_lines(sink: Sink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a disk that gets full in the midst of a write does."""
+def test_a_partial_write_leaves_whole_lines(sink: Sink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that becomes full during a write causes a partial write."""
     sink.open()
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
@@ -136,7 +136,7 @@ def test_half_a_write_leaves_whole_lines(sink: Sink, path: Path, monkeypatch: py
     assert path.read_bytes() == b"one\ntwo\n"
 
 
-def test_rotated_logs_are_newest_first(path: Path) -> None:
+def test_rotated_logs_are_returned_newest_first(path: Path) -> None:
     path.parent.mkdir(parents=True)
     names = [
         "0.log.20260102-000000",
@@ -153,7 +153,7 @@ def test_rotated_logs_are_newest_first(path: Path) -> None:
     assert rotated_logs(Path("/nowhere/0.log")) == []
 
 
-def test_only_files_are_rotated_logs(path: Path) -> None:
+def test_directories_and_links_are_not_rotated_logs(path: Path) -> None:
     path.parent.mkdir(parents=True)
     rotated = path.with_name("0.log.20260101-000000")
     rotated.touch()

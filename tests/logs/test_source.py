@@ -22,7 +22,7 @@ def source_of(docker: DockerLog) -> Source:
 
 
 def taken(source: Source, driver: DockerLogDriver) -> list[str]:
-    """Read the content of all there is now."""
+    """Read all records that exist now, and return their content."""
     found: list[str] = []
     while records := source.read():
         text = FORMATS[driver].lines(records).text
@@ -35,7 +35,7 @@ def logs(docker: DockerLog, first: int = 0) -> list[str]:
     return [output.content.decode().removesuffix("\n") for output in docker.written[first:]]
 
 
-def test_a_log_that_is_not_there_yet(tmp_path: Path, driver: DockerLogDriver) -> None:
+def test_a_log_may_be_created_after_the_first_read(tmp_path: Path, driver: DockerLogDriver) -> None:
     docker = DockerLog(tmp_path / "docker", driver)
     source = source_of(docker)
     assert source.read() == b""
@@ -45,7 +45,7 @@ def test_a_log_that_is_not_there_yet(tmp_path: Path, driver: DockerLogDriver) ->
     source.close()
 
 
-def test_records_are_given_again_until_they_are_done_with(docker: DockerLog) -> None:
+def test_read_returns_the_same_records_until_advance(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 3)
     assert source.read() == source.read()
@@ -55,7 +55,7 @@ def test_records_are_given_again_until_they_are_done_with(docker: DockerLog) -> 
     source.close()
 
 
-def test_files_after_the_current_one_are_behind_too(docker: DockerLog) -> None:
+def test_behind_counts_all_files_after_the_position(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 3)
     source.read()
@@ -64,13 +64,13 @@ def test_files_after_the_current_one_are_behind_too(docker: DockerLog) -> None:
     older = docker.path.with_name(f"{docker.path.name}.1")
     assert source.behind() == older.stat().st_size + docker.path.stat().st_size
     older.unlink()
-    assert source.behind() > docker.path.stat().st_size  # it is still open, and will be read
+    assert source.behind() > docker.path.stat().st_size  # the rotated file is still open, and will be read
     taken(source, docker.driver)
     assert source.behind() == 0
     source.close()
 
 
-def test_a_closed_source_remembers_its_place(docker: DockerLog) -> None:
+def test_a_closed_source_counts_from_its_last_position(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 3)
     taken(source, docker.driver)
@@ -85,12 +85,12 @@ def test_a_closed_source_remembers_its_place(docker: DockerLog) -> None:
     assert source.behind() == added + docker.path.stat().st_size
     docker.rotate()
     docker.lines(12, 13)
-    docker.rotate()  # the file it was closed in is gone
+    docker.rotate()  # the file of the position is removed
     kept = [file.stat().st_size for file in docker.path.parent.iterdir()]
     assert source.behind() == sum(kept)
 
 
-def test_what_was_never_opened_is_all_behind(docker: DockerLog, tmp_path: Path) -> None:
+def test_behind_counts_all_files_if_the_source_was_never_open(docker: DockerLog, tmp_path: Path) -> None:
     docker.lines(0, 3)
     docker.rotate()
     docker.lines(3, 4)
@@ -99,7 +99,7 @@ def test_what_was_never_opened_is_all_behind(docker: DockerLog, tmp_path: Path) 
     assert Source(tmp_path / "file" / "c.log", whole=docker.format.whole).behind() == 0
 
 
-def test_half_a_record_is_waited_for(docker: DockerLog) -> None:
+def test_an_incomplete_record_is_not_returned(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 1)
     record = docker.record(Output(b"half", "stdout", "2026-11-21T02:32:07Z"))
@@ -110,7 +110,7 @@ def test_half_a_record_is_waited_for(docker: DockerLog) -> None:
     source.close()
 
 
-def test_no_read_is_longer_than_a_chunk(docker: DockerLog) -> None:
+def test_a_read_returns_at_most_a_chunk(docker: DockerLog) -> None:
     source = source_of(docker)
     for _ in range(40):
         docker.write("x" * 16384)
@@ -120,11 +120,11 @@ def test_no_read_is_longer_than_a_chunk(docker: DockerLog) -> None:
     source.close()
 
 
-def test_rotation_is_followed_to_the_last_line(docker: DockerLog) -> None:
+def test_rotation_loses_no_line(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 2)
     assert taken(source, docker.driver) == logs(docker)
-    docker.lines(2, 4)  # behind what was read, and before the rename
+    docker.lines(2, 4)  # after the last read, before the rename
     docker.rotate()
     assert taken(source, docker.driver) == logs(docker, 2)
     docker.lines(4, 6)
@@ -135,7 +135,7 @@ def test_rotation_is_followed_to_the_last_line(docker: DockerLog) -> None:
     source.close()
 
 
-def test_between_rename_and_new_file_it_waits(docker: DockerLog) -> None:
+def test_read_waits_between_the_rename_and_the_new_file(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 2)
     taken(source, docker.driver)
@@ -147,7 +147,7 @@ def test_between_rename_and_new_file_it_waits(docker: DockerLog) -> None:
     source.close()
 
 
-def test_files_dropped_unread_are_reported_and_the_open_one_is_read(docker: DockerLog) -> None:
+def test_files_removed_unread_are_reported_and_the_open_file_is_read(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 2)
     source.read()
@@ -159,11 +159,11 @@ def test_files_dropped_unread_are_reported_and_the_open_one_is_read(docker: Dock
     source.close()
 
 
-def test_files_that_docker_removes_after_they_were_seen_are_read(docker: DockerLog) -> None:
+def test_files_that_docker_removes_after_a_read_are_still_read(docker: DockerLog) -> None:
     source = source_of(docker)
     for first in range(0, 20, 2):
         docker.lines(first, first + 2)
-        source.read()  # what it returns is not done with: output comes faster than it is copied
+        source.read()  # without `advance`: output arrives faster than it is copied
         docker.rotate()
     assert source.behind() > 5 * sum(file.stat().st_size for file in docker.path.parent.iterdir()) / 2
     assert taken(source, docker.driver) == logs(docker)
@@ -172,7 +172,7 @@ def test_files_that_docker_removes_after_they_were_seen_are_read(docker: DockerL
     source.close()
 
 
-def test_files_found_at_the_start_are_read_that_docker_removes_then(docker: DockerLog) -> None:
+def test_files_that_docker_removes_after_seek_are_still_read(docker: DockerLog) -> None:
     for first in (0, 2, 4):
         docker.lines(first, first + 2)
         docker.rotate()
@@ -184,7 +184,7 @@ def test_files_found_at_the_start_are_read_that_docker_removes_then(docker: Dock
     source.close()
 
 
-def test_no_more_than_64_files_wait(docker: DockerLog) -> None:
+def test_at_most_64_files_wait(docker: DockerLog) -> None:
     source = source_of(docker)
     for number in range(80):
         docker.lines(number, number + 1)
@@ -195,7 +195,7 @@ def test_no_more_than_64_files_wait(docker: DockerLog) -> None:
     source.close()
 
 
-def test_when_256_mib_wait_only_what_docker_keeps_is_read(tmp_path: Path) -> None:
+def test_no_further_file_is_opened_while_256_mib_wait(tmp_path: Path) -> None:
     docker = DockerLog(tmp_path / "docker")
     docker.start()
     source = source_of(docker)
@@ -212,7 +212,7 @@ def test_when_256_mib_wait_only_what_docker_keeps_is_read(tmp_path: Path) -> Non
     source.close()
 
 
-def test_all_files_are_closed(docker: DockerLog) -> None:
+def test_close_closes_all_files(docker: DockerLog) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     source = source_of(docker)
     for number in range(5):
@@ -235,7 +235,7 @@ def test_a_file_truncated_in_place_is_read_from_its_start(docker: DockerLog) -> 
     source.close()
 
 
-def test_rubbish_longer_than_any_line_is_passed_over(docker: DockerLog) -> None:
+def test_garbage_longer_than_a_line_is_skipped(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.append(b"\0" * (CHUNK + 100))
     docker.lines(0, 2)
@@ -243,7 +243,7 @@ def test_rubbish_longer_than_any_line_is_passed_over(docker: DockerLog) -> None:
     source.close()
 
 
-def test_an_open_file_outlives_its_container(docker: DockerLog) -> None:
+def test_an_open_file_is_read_after_its_container_was_removed(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 1)
     taken(source, docker.driver)
@@ -254,7 +254,7 @@ def test_an_open_file_outlives_its_container(docker: DockerLog) -> None:
     source.close()
 
 
-def test_generations_are_oldest_first_and_only_of_this_log(docker: DockerLog) -> None:
+def test_generations_returns_only_files_of_the_log_oldest_first(docker: DockerLog) -> None:
     name = docker.path.name
     for number in range(12):
         record = docker.record(docker.write(f"{number}\n"))

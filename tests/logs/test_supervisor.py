@@ -1,4 +1,4 @@
-"""The server's end, with a real log process."""
+"""The supervisor with a real log process."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ RUN = 7
 
 
 class Ends:
-    """Notes what may be shown."""
+    """Records the containers whose exits may be shown."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -38,7 +38,7 @@ class Ends:
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a log process take long to start: how long a start waits for it is not what is tried here."""
+    """Raise the time a log process may take to start, which these tests do not examine."""
     monkeypatch.setattr(supervisor, "OPEN_SECONDS", 60.0)
 
 
@@ -84,19 +84,19 @@ def worker(logs: LogSupervisor) -> int:
 
 
 def figures(logs: LogSupervisor) -> Figures:
-    """What the log process reports of itself; one that starts slowly is asked again."""
+    """Return the report of the log process; ask again while it starts."""
     reported: list[Figures] = []
     wait_until(lambda: reported or reported.extend(filter(None, [logs.stats().figures])))  # type: ignore[func-returns-value]
     return reported[0]
 
 
-def test_the_log_is_there_when_it_is_followed(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
+def test_follow_now_creates_the_log(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
     assert logs.follow_now(container) == ""
     assert path.read_bytes() == b""
     assert logs.follow_now(container) == ""
 
 
-def test_an_end_is_shown_when_everything_is_written(
+def test_an_exit_is_shown_when_all_output_is_written(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     logs.follow(container)
@@ -108,7 +108,9 @@ def test_an_end_is_shown_when_everything_is_written(
     assert ends.shown == ["c"]
 
 
-def test_what_is_no_text_is_kept_where_docker_keeps_it(logs: LogSupervisor, tmp_path: Path, ends: Ends) -> None:
+def test_bytes_that_are_not_utf8_are_kept_with_the_local_driver(
+    logs: LogSupervisor, tmp_path: Path, ends: Ends
+) -> None:
     docker = DockerLog(tmp_path / "local", "local")
     docker.directory.mkdir()
     log = ContainerLog(id="c", docker=str(docker.path), cri=str(tmp_path / "0.log"), driver="local", created_at=1)
@@ -120,20 +122,20 @@ def test_what_is_no_text_is_kept_where_docker_keeps_it(logs: LogSupervisor, tmp_
     assert (tmp_path / "0.log").read_bytes() == docker.as_cri()
 
 
-def test_a_second_run_has_an_end_of_its_own(
+def test_each_run_is_drained_separately(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     for run in (1, 2, 3):
         docker.lines(run * 10, run * 10 + 10)
         if run == 2:
-            logs.follow(container)  # seen running, unlike the others
+            logs.follow(container)  # only this run is seen while it runs
         assert not logs.drained(container, run=run)
         wait_until(lambda run=run: len(ends.shown) == run)  # type: ignore[misc]
         assert path.exists() == (run > 1)
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_an_end_is_held_back_also_when_it_is_seen_running_once_more(
+def test_an_exit_stays_deferred_when_the_container_is_followed_again(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     path.parent.write_text("in the way")
@@ -143,7 +145,7 @@ def test_an_end_is_held_back_also_when_it_is_seen_running_once_more(
         assert not logs.drained(container, run=RUN)
         logs.follow(container)
     assert not logs.drained(container, run=RUN)
-    figures(logs)  # asked last, and answered last
+    figures(logs)  # orders are answered in order, so the others are done
     assert not logs.drained(container, run=RUN)
     assert logs.stats().held_back == 1
     assert ends.shown == []
@@ -152,13 +154,15 @@ def test_an_end_is_held_back_also_when_it_is_seen_running_once_more(
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_container_without_a_log_of_docker_is_not_waited_for(logs: LogSupervisor) -> None:
+def test_the_exit_of_a_container_without_a_docker_log_is_not_deferred(logs: LogSupervisor) -> None:
     nothing = ContainerLog(id="c", docker="", cri="/nowhere/0.log", created_at=1)
     logs.follow(nothing)
     assert logs.drained(nothing, run=RUN)
 
 
-def test_an_end_is_held_back_only_so_long(container: ContainerLog, docker: DockerLog, path: Path, ends: Ends) -> None:
+def test_an_exit_is_shown_after_the_drain_timeout(
+    container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
     path.parent.write_text("in the way")
     docker.lines(0, 10)
     with supervised(ends, drain_seconds=0.3) as logs:
@@ -167,7 +171,7 @@ def test_an_end_is_held_back_only_so_long(container: ContainerLog, docker: Docke
         wait_until(lambda: ends.shown)
         assert logs.drained(container, run=RUN)
         assert logs.stats().held_back == 0
-        path.parent.unlink()  # the rest is written all the same
+        path.parent.unlink()  # the rest of the output is still written
         wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
     assert ends.shown == ["c"]
 
@@ -176,7 +180,7 @@ def none_left(*_args: object, **_named: object) -> NoReturn:
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_an_end_is_shown_while_no_log_process_can_be_started(
+def test_an_exit_is_shown_if_the_log_process_cannot_be_started(
     container: ContainerLog, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", none_left)
@@ -188,7 +192,7 @@ def test_an_end_is_shown_while_no_log_process_can_be_started(
 
 
 @pytest.mark.parametrize("what", ["socket.socketpair", "subprocess.Popen"])
-def test_what_the_node_had_no_more_of_is_tried_again(
+def test_a_failed_start_of_the_log_process_is_retried(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends, what: str
 ) -> None:
     pid = worker(logs)
@@ -202,7 +206,7 @@ def test_what_the_node_had_no_more_of_is_tried_again(
     wait_until(lambda: ends.shown)
 
 
-def test_paths_that_cannot_be_sent_to_the_process_stop_no_other_log(
+def test_paths_too_long_for_a_packet_do_not_stop_other_logs(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     for size in (150_000, 400_000):
@@ -217,7 +221,9 @@ def test_paths_that_cannot_be_sent_to_the_process_stop_no_other_log(
     assert logs.stats().restarts == 0
 
 
-def test_reopen(logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path) -> None:
+def test_reopen_continues_in_a_new_file(
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path
+) -> None:
     logs.follow(container)
     docker.lines(0, 10)
     wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
@@ -229,7 +235,9 @@ def test_reopen(logs: LogSupervisor, container: ContainerLog, docker: DockerLog,
     wait_until(lambda: old.read_bytes() + path.read_bytes() == docker.as_cri())
 
 
-def test_reopen_of_what_is_not_followed(logs: LogSupervisor, container: ContainerLog, ends: Ends) -> None:
+def test_reopen_of_a_container_that_is_not_followed_fails(
+    logs: LogSupervisor, container: ContainerLog, ends: Ends
+) -> None:
     with pytest.raises(FailedPrecondition, match="not followed"):
         logs.reopen("c")
     logs.drained(container, run=RUN)
@@ -238,7 +246,7 @@ def test_reopen_of_what_is_not_followed(logs: LogSupervisor, container: Containe
         logs.reopen("c")
 
 
-def test_reopen_of_what_ends_meanwhile(
+def test_reopen_of_a_container_that_exits_meanwhile_fails(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     docker.lines(0, 10)
@@ -262,7 +270,7 @@ def test_reopen_of_what_ends_meanwhile(
     wait_until(lambda: ends.shown)
 
 
-def test_reopen_that_fails_says_why(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
+def test_a_failed_reopen_gives_the_reason(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
     logs.follow_now(container)
     path.rename(path.with_name("0.log.1"))
     path.mkdir()
@@ -270,14 +278,14 @@ def test_reopen_that_fails_says_why(logs: LogSupervisor, container: ContainerLog
         logs.reopen("c")
 
 
-def test_what_is_forgotten_is_not_followed(logs: LogSupervisor, container: ContainerLog) -> None:
+def test_a_forgotten_container_is_not_followed(logs: LogSupervisor, container: ContainerLog) -> None:
     logs.follow_now(container)
     logs.forget("c")
     logs.forget("c")
     assert figures(logs).followed == 0
 
 
-def test_a_process_that_is_killed_is_replaced_and_loses_nothing(
+def test_a_killed_process_is_replaced_and_no_output_is_lost(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     logs.follow_now(container)
@@ -306,7 +314,7 @@ def test_unanswered_orders_go_to_the_next_process(
     wait_until(lambda: path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri())
 
 
-def test_a_process_that_hangs_is_replaced_and_no_end_is_shown_without_its_output(
+def test_a_process_that_hangs_is_replaced_and_exits_stay_deferred(
     logs: LogSupervisor,
     container: ContainerLog,
     docker: DockerLog,
@@ -317,17 +325,17 @@ def test_a_process_that_hangs_is_replaced_and_no_end_is_shown_without_its_output
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.05)
     logs.follow_now(container)
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.3)
-    os.kill(worker(logs), signal.SIGKILL)  # the next one is held to these times
+    os.kill(worker(logs), signal.SIGKILL)  # the next process uses these times
     wait_until(lambda: logs.stats().restarts)
     os.kill(worker(logs), signal.SIGSTOP)
     docker.lines(0, 100)
     assert not logs.drained(container, run=RUN)
-    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 60.0)  # the one after it may be slow to start
+    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 60.0)  # the process after that may start slowly
     wait_until(lambda: ends.shown)
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_process_that_hangs_blocks_no_caller(logs: LogSupervisor, container: ContainerLog) -> None:
+def test_a_process_that_hangs_does_not_block_callers(logs: LogSupervisor, container: ContainerLog) -> None:
     pid = worker(logs)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -341,7 +349,7 @@ def test_a_process_that_hangs_blocks_no_caller(logs: LogSupervisor, container: C
         os.kill(pid, signal.SIGCONT)
 
 
-def test_it_ends_with_the_server_and_not_by_a_signal_to_all(ends: Ends) -> None:
+def test_the_process_ends_with_the_server_and_not_by_a_signal_to_its_group(ends: Ends) -> None:
     with supervised(ends) as logs:
         pid = worker(logs)
         os.kill(pid, signal.SIGTERM)

@@ -34,7 +34,7 @@ def order(docker: DockerLog) -> Follow:
 
 
 def reported(watches: Watches) -> set[str]:
-    """What is reported at once."""
+    """Return the containers reported at once."""
     poll = select.poll()
     poll.register(watches, select.POLLIN)
     return set(watches.changed()) if poll.poll(0) else set()
@@ -50,7 +50,7 @@ def test_a_write_is_reported_once(watches: Watches, docker: DockerLog) -> None:
     assert reported(watches) == set()
 
 
-def test_a_write_to_a_file_that_comes_later_is_reported(watches: Watches, docker: DockerLog) -> None:
+def test_a_write_to_a_file_created_later_is_reported(watches: Watches, docker: DockerLog) -> None:
     watches.ensure(order(docker))
     docker.start()
     reported(watches)
@@ -72,7 +72,7 @@ def test_the_creation_of_a_directory_is_reported(watches: Watches, tmp_path: Pat
     assert reported(watches) == {"c"}
 
 
-def test_a_container_that_is_not_there_cannot_be_watched(watches: Watches, docker: DockerLog) -> None:
+def test_a_missing_directory_cannot_be_watched(watches: Watches, docker: DockerLog) -> None:
     docker.directory.rmdir()
     with pytest.raises(FileNotFoundError, match=r"inotify watch of /"):
         watches.ensure(order(docker))
@@ -82,7 +82,7 @@ def test_a_container_that_is_not_there_cannot_be_watched(watches: Watches, docke
     assert reported(watches) == {"c"}
 
 
-def test_a_removed_one_is_reported_no_more(watches: Watches, docker: DockerLog) -> None:
+def test_a_removed_container_is_not_reported(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     watches.ensure(order(docker))
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_a_removed_one_is_reported_no_more(watches: Watches, docker: DockerLog) 
     assert reported(watches) == set()
 
 
-def test_the_watch_of_a_directory_that_is_gone_can_be_removed(watches: Watches, docker: DockerLog) -> None:
+def test_the_watch_of_a_removed_directory_can_be_removed(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     watches.ensure(order(docker))
     docker.path.unlink()
@@ -100,7 +100,7 @@ def test_the_watch_of_a_directory_that_is_gone_can_be_removed(watches: Watches, 
     assert reported(watches) == set()
 
 
-def test_after_an_inotify_overflow_all_are_reported(watches: Watches, tmp_path: Path) -> None:
+def test_all_containers_are_reported_after_an_inotify_overflow(watches: Watches, tmp_path: Path) -> None:
     both = [DockerLog(tmp_path / name) for name in ("a", "b")]
     for docker in both:
         docker.start()
@@ -108,7 +108,7 @@ def test_after_an_inotify_overflow_all_are_reported(watches: Watches, tmp_path: 
     record = both[0].record(Output(b"x\n", "stdout", "2026-11-21T02:32:06Z"))
     with both[0].path.open("ab", buffering=0) as first, both[1].path.open("ab", buffering=0) as second:
         for _ in range(int(QUEUED.read_text()) // 2 + 1):
-            # Two in turn: the kernel makes one of two events that are the same.
+            # Alternate between two files: the kernel merges equal consecutive events.
             first.write(record)
             second.write(record)
     assert watches.changed() == ["a", "b"]
@@ -118,7 +118,7 @@ def used_up(*_args: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_gets_no_watch_is_polled_until_there_is_one(watches: Watches, docker: DockerLog) -> None:
+def test_a_container_without_a_watch_is_polled_until_it_gets_one(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     with pytest.MonkeyPatch.context() as patched, capture_logs() as said:
         patched.setattr("shim.logs.watches.INotify.add_watch", used_up)
@@ -132,7 +132,7 @@ def test_what_gets_no_watch_is_polled_until_there_is_one(watches: Watches, docke
     assert reported(watches) == {"c"}
 
 
-def test_what_gets_no_watch_may_be_removed(watches: Watches, docker: DockerLog) -> None:
+def test_a_container_without_a_watch_can_be_removed(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("shim.logs.watches.INotify.add_watch", used_up)
@@ -144,7 +144,7 @@ def test_what_gets_no_watch_may_be_removed(watches: Watches, docker: DockerLog) 
     assert not watches.unwatched
 
 
-def test_without_inotify_all_are_polled(docker: DockerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_containers_are_polled_without_inotify(docker: DockerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify", used_up)
     with closing(Watches()) as watches:
         assert watches.fileno() == -1

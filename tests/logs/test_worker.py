@@ -1,4 +1,4 @@
-"""The log process in a thread of the test, given orders by hand."""
+"""The worker in a thread of the test, with orders sent by the test."""
 
 import errno
 import itertools
@@ -24,7 +24,7 @@ from tests.waits import wait_until
 
 
 class Boss:
-    """Gives orders and reads answers."""
+    """Sends orders and reads answers."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -76,7 +76,7 @@ def order(docker: DockerLog, path: Path) -> Follow:
     return Follow(id="c", docker=str(docker.path), cri=str(path), driver=docker.driver)
 
 
-def test_output_is_copied_as_it_comes(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+def test_output_is_copied_when_docker_writes_it(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
     assert boss.ask(order) == ""
     assert path.read_bytes() == b""
     docker.start()
@@ -85,7 +85,9 @@ def test_output_is_copied_as_it_comes(boss: Boss, docker: DockerLog, path: Path,
         wait_until(lambda: path.read_bytes() == docker.as_cri())
 
 
-def test_a_drain_is_answered_when_all_is_written(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+def test_a_drain_is_answered_when_all_output_is_written(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow
+) -> None:
     boss.ask(order)
     docker.start()
     docker.lines(0, 100)
@@ -107,7 +109,7 @@ def test_orders_may_be_repeated(boss: Boss, docker: DockerLog, path: Path, order
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_changed_order_replaces_the_first(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+def test_a_changed_follow_order_replaces_the_first(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
     docker.start()
     boss.ask(msgspec.structs.replace(order, cri=str(path.with_name("wrong.log"))))
     assert boss.ask(order) == ""
@@ -116,7 +118,7 @@ def test_a_changed_order_replaces_the_first(boss: Boss, docker: DockerLog, path:
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_log_that_cannot_be_written_is_reported_and_tried_again(
+def test_a_log_that_cannot_be_written_is_reported_and_retried(
     boss: Boss, docker: DockerLog, path: Path, order: Follow
 ) -> None:
     docker.start()
@@ -133,7 +135,7 @@ def test_a_log_that_cannot_be_written_is_reported_and_tried_again(
 
 
 @pytest.mark.parametrize("since", [0, 1], ids=["same order", "changed order"])
-def test_a_drain_is_not_answered_before_all_is_written_although_it_runs_again(
+def test_a_drain_of_a_restarted_container_is_answered_when_all_output_is_written(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, since: int
 ) -> None:
     docker.start()
@@ -153,7 +155,7 @@ def test_a_drain_is_not_answered_before_all_is_written_although_it_runs_again(
     assert boss.ask(Reopen(id="c")) == "its output is not followed"
 
 
-def test_a_full_disk_is_reported_once_however_often_it_is_tried(
+def test_a_full_disk_is_reported_once_for_all_retries(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.start()
@@ -176,9 +178,7 @@ def test_a_full_disk_is_reported_once_however_often_it_is_tried(
     ]
 
 
-def test_one_that_cannot_be_written_holds_up_no_other(
-    boss: Boss, tmp_path: Path, docker: DockerLog, order: Follow
-) -> None:
+def test_a_blocked_log_does_not_delay_other_logs(boss: Boss, tmp_path: Path, docker: DockerLog, order: Follow) -> None:
     (tmp_path / "pod").write_text("in the way")
     boss.ask(order)
     other = DockerLog(tmp_path / "other")
@@ -189,9 +189,7 @@ def test_one_that_cannot_be_written_holds_up_no_other(
     assert (tmp_path / "d.log").read_bytes() == other.as_cri()
 
 
-def test_a_directory_of_docker_that_is_missing_is_waited_for(
-    boss: Boss, docker: DockerLog, path: Path, order: Follow
-) -> None:
+def test_a_missing_directory_of_docker_is_retried(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
     docker.directory.rmdir()
     assert "no such file" in boss.ask(order)
     docker.start()
@@ -203,7 +201,7 @@ def used_up(*_args: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_gets_no_watch_is_copied_all_the_same(
+def test_a_container_without_a_watch_is_copied(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify.add_watch", used_up)
@@ -220,7 +218,7 @@ def test_what_gets_no_watch_is_copied_all_the_same(
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_the_log_process_lives_without_inotify(
+def test_the_log_process_works_without_inotify(
     request: pytest.FixtureRequest, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify", used_up)
@@ -232,7 +230,9 @@ def test_the_log_process_lives_without_inotify(
     wait_until(lambda: path.read_bytes() == docker.as_cri())
 
 
-def test_the_rest_of_a_removed_container_is_copied(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+def test_the_last_output_of_a_removed_container_is_copied(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow
+) -> None:
     docker.start()
     boss.ask(order)
     docker.lines(0, 10)
@@ -243,14 +243,14 @@ def test_the_rest_of_a_removed_container_is_copied(boss: Boss, docker: DockerLog
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_removed_container_is_not_tried_again(boss: Boss, path: Path, order: Follow) -> None:
+def test_the_log_of_a_removed_container_is_not_retried(boss: Boss, path: Path, order: Follow) -> None:
     path.parent.write_text("in the way")
     boss.ask(order)
     assert "exists" in boss.ask(Forget(id="c"))
     assert boss.blocked() == []
 
 
-def test_a_fault_in_one_log_is_reported_and_holds_up_no_other(
+def test_an_unexpected_error_of_a_log_is_reported_and_does_not_delay_others(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.start()
@@ -261,7 +261,7 @@ def test_a_fault_in_one_log_is_reported_and_holds_up_no_other(
     wait_until(lambda: path.read_bytes() == docker.as_cri())
 
 
-def test_figures_of_logs_with_long_paths_fit_into_an_answer(boss: Boss, tmp_path: Path) -> None:
+def test_a_report_of_logs_with_long_paths_fits_in_a_packet(boss: Boss, tmp_path: Path) -> None:
     (tmp_path / "pod").write_text("in the way")
     for number in range(50):
         cri = f"{tmp_path}/pod/{'x/' * 1900}{number}.log"
@@ -269,7 +269,7 @@ def test_figures_of_logs_with_long_paths_fit_into_an_answer(boss: Boss, tmp_path
     assert 0 < len(boss.blocked()) < 50
 
 
-def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:
+def test_a_report_has_the_figures_of_all_logs(boss: Boss, docker: DockerLog, order: Follow) -> None:
     docker.start()
     docker.lines(0, 10)
     boss.ask(order)
@@ -280,7 +280,7 @@ def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:
     assert (figures.followed, figures.lines, figures.behind_bytes, figures.unreadable) == (1, 10, 0, 0)
 
 
-def test_figures_of_blocked_logs(boss: Boss, tmp_path: Path) -> None:
+def test_a_report_counts_blocked_logs_and_shows_some(boss: Boss, tmp_path: Path) -> None:
     (tmp_path / "pod").write_text("in the way")
     for number in range(60):
         file = tmp_path / f"{number}" / "c.log"

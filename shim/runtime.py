@@ -38,8 +38,8 @@ from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
 from shim.stats_cache import StatsCache
 from shim.streaming.backlog import Room
-from shim.streaming.patience import LooksByContainer
-from shim.streaming.sessions import Sessions
+from shim.streaming.stalls import CheckIntervals
+from shim.streaming.tokens import Tokens
 from shim.view.node_view import NodeView
 from shim.view.unseen import Unseen
 
@@ -168,11 +168,11 @@ class Runtime:
     """Plugins that see and change containers."""
     unseen: Unseen = field(default_factory=Unseen)
     """Sandboxes and containers that are hidden until plugins have been told of them."""
-    sessions: Sessions
+    stream_tokens: Tokens
     """Issues the URLs of streaming sessions."""
     backlogs: Room = field(default_factory=Room)
     """Memory for output that waits for slow clients."""
-    attach_looks: LooksByContainer = field(default_factory=LooksByContainer)
+    attach_checks: CheckIntervals = field(default_factory=CheckIntervals)
     """Checks of attach clients that keep a container from writing."""
     locks: Locks = field(default_factory=Locks)
     puller: ImagePuller = field(default_factory=ImagePuller)

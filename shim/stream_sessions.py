@@ -13,10 +13,10 @@ from shim.domain.errors import Cancelled, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.portforward import dial
 from shim.streaming import portforward
-from shim.streaming.patience import Stalled
 from shim.streaming.remotecommand import Streams, status_from_exit_code, status_from_failure, wait_streams
-from shim.streaming.sessions import Kind, PortForwardTask, RemoteTask, Task
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
+from shim.streaming.stalls import Stalled
+from shim.streaming.tokens import Kind, PortForwardTask, RemoteTask, Task
 
 REASON_SECONDS = 30.0
 """Limit for sending a stalled client the reason why its session ends."""

@@ -21,7 +21,7 @@ from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
-from shim.streaming.sessions import Sessions
+from shim.streaming.tokens import Tokens
 from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 from tests.clock import Clock
@@ -135,7 +135,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
             pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
         ),
         host_fs=host_fs,
-        sessions=Sessions(base_url="http://127.0.0.1:1"),
+        stream_tokens=Tokens(base_url="http://127.0.0.1:1"),
         deferred_checks=deferred_checks,
     )
     deferred_checks.stop()

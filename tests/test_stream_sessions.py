@@ -22,8 +22,8 @@ from shim.runtime import Runtime
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stream_sessions import serve_session
-from shim.streaming import patience, spdy, transport
-from shim.streaming.sessions import Kind, Task
+from shim.streaming import spdy, stalls
+from shim.streaming.tokens import Kind, Task
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import created, make_unknown, ready_pod, running
@@ -211,7 +211,7 @@ def test_exec_ends_with_its_container(rt: Runtime, engine: FakeEngine, container
 def test_exec_runs_on_in_an_uninspectable_container(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "TICK", 0.02)
+    monkeypatch.setattr("shim.streaming.session.TICK", 0.02)
     engine.script_exec(ExecScript(echo=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True)
     with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
@@ -230,7 +230,7 @@ def test_exec_runs_on_in_an_uninspectable_container(
 def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ended(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "TICK", 0.2)
+    monkeypatch.setattr("shim.streaming.session.TICK", 0.2)
     engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * KEPT, endless=True))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
@@ -255,7 +255,7 @@ def all_taken(engine: FakeEngine) -> bool:
 def test_output_is_read_after_the_end_of_the_process_whatever_the_client_does(
     rt: Runtime, engine: FakeEngine, container: ContainerId, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "TICK", 1000.0)
+    monkeypatch.setattr("shim.streaming.session.TICK", 1000.0)
     monkeypatch.setattr(container_exec, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(container_exec, "ANSWER_SECONDS", 0.05)
     with subprocess.Popen(["sleep", "1000"]) as process, ExitStack() as ending:
@@ -287,7 +287,7 @@ def test_output_is_read_after_the_end_of_the_process_whatever_the_client_does(
 def test_output_that_waits_for_a_slow_client_is_bounded(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "TICK", 0.02)
+    monkeypatch.setattr("shim.streaming.session.TICK", 0.02)
     monkeypatch.setattr(container_exec, "LOOK_SECONDS", 1000.0)
     engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
     asked = task(container_id=container, cmd=("x",))
@@ -306,7 +306,7 @@ def test_output_that_waits_for_a_slow_client_is_bounded(
 def test_an_attach_client_that_blocks_its_container_loses_its_session(
     rt: Runtime, engine: FakeEngine, container: ContainerId, reads_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stalls, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(stream_sessions, "REASON_SECONDS", 1000.0 if reads_on else 0.1)
     engine.containers[container].output = [(1, bytes(65536))] * 200
     asked = task(kind=Kind.ATTACH, container_id=container)

@@ -24,7 +24,7 @@ from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
 from shim.runtime import Cni, Runtime
-from shim.streaming.sessions import Sessions
+from shim.streaming.tokens import Tokens
 from shim.view.node_view import NodeView
 from tests.fakes.logs import FakeLogs
 
@@ -61,7 +61,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
             pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
         ),
         host_fs=HostFs(),
-        sessions=Sessions(base_url=""),
+        stream_tokens=Tokens(base_url=""),
     )
     client.close()
 

@@ -21,7 +21,7 @@ from integration.sessions import Client, exec_client, exec_url
 from integration.streaming.conftest import SECONDS
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.streaming.patience import LOOK_SECONDS, STRICT_LOOK_SECONDS
+from shim.streaming.stalls import CHECK_SECONDS, STRICT_CHECK_SECONDS
 
 CLIENTS = 100
 SOON = 5.0
@@ -185,7 +185,7 @@ def test_a_hundred_stalled_clients_delay_their_container_by_no_more_than_the_bou
     wait_until(lambda: log.read_bytes().endswith(b" F done\n"))
     seconds = time.monotonic() - began
     print(f"written after {seconds:.2f} s")
-    assert seconds < 2 * LOOK_SECONDS + 2 * CLIENTS * STRICT_LOOK_SECONDS
+    assert seconds < 2 * CHECK_SECONDS + 2 * CLIENTS * STRICT_CHECK_SECONDS
     assert log.read_bytes().count(b" F " + b"x" * (LINE - 1) + b"\n") == LINES
 
     began = time.monotonic()

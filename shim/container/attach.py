@@ -7,9 +7,9 @@ from shim.container.pump import Output, inputs
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import AttachOptions
 from shim.runtime import Runtime
-from shim.streaming.patience import LeastPace
 from shim.streaming.remotecommand import Streams, TerminalSize
-from shim.streaming.sessions import Kind, RemoteTask
+from shim.streaming.stalls import MinimumRate
+from shim.streaming.tokens import Kind, RemoteTask
 
 
 def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
@@ -23,7 +23,7 @@ def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
         stdout=request.stdout,
         stderr=request.stderr,
     )
-    return rt.sessions.url_of(task)
+    return rt.stream_tokens.url_of(task)
 
 
 def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
@@ -43,8 +43,8 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         stderr=task.stderr,
         detach_keys=detach_keys(rt.server.mark) if config.tty else "",
     )
-    looks = rt.attach_looks.of(task.container_id)
-    patience = LeastPace(streams.session, looks, what=f"attach to container {task.container_id}")
+    interval = rt.attach_checks.of(task.container_id)
+    patience = MinimumRate(streams.session, interval, what=f"attach to container {task.container_id}")
     with (
         first_process(rt, task.container_id) as first,
         rt.engine.attach_container(task.container_id, options=options) as stream,

@@ -20,9 +20,9 @@ from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.own_exec.own_exec import Request
 from shim.runtime import Runtime
-from shim.streaming.patience import Endless
 from shim.streaming.remotecommand import Streams, TerminalSize
-from shim.streaming.sessions import Kind, RemoteTask
+from shim.streaming.stalls import WaitForever
+from shim.streaming.tokens import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
 """First Engine API whose exec start takes the size of the terminal."""
@@ -46,7 +46,7 @@ def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
         stdout=request.stdout,
         stderr=request.stderr,
     )
-    return rt.sessions.url_of(task)
+    return rt.stream_tokens.url_of(task)
 
 
 def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
@@ -70,7 +70,7 @@ def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
             command.streams.resize(width=size.width, height=size.height)
 
         # Only its client waits for this process, so its output may wait for the client, however long.
-        output = Output(command.streams, streams, tty=task.tty, patience=Endless(), room=rt.backlogs)
+        output = Output(command.streams, streams, tty=task.tty, patience=WaitForever(), room=rt.backlogs)
         try:
             with inputs(command.streams, streams, resize=resize):
                 output.copy()

@@ -12,9 +12,9 @@ from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR
 from shim.streaming.backlog import Backlog, Room
 from shim.streaming.channel import Channel
-from shim.streaming.patience import Patience, write_patiently
 from shim.streaming.remotecommand import Sizes, Streams, TerminalSize
 from shim.streaming.spdy import Buffer
+from shim.streaming.stalls import StallPolicy, write_with_policy
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,9 @@ class Output:
     the client as long as `patience` allows.
     """
 
-    def __init__(self, stream: ProcessStream, streams: Streams, *, tty: bool, patience: Patience, room: Room) -> None:
+    def __init__(
+        self, stream: ProcessStream, streams: Streams, *, tty: bool, patience: StallPolicy, room: Room
+    ) -> None:
         self._stream = stream
         self._streams = streams
         self._tty = tty
@@ -96,7 +98,7 @@ class Output:
         if channel is None:
             return
         if self._backlog is None:
-            piece = write_patiently(channel, piece, self._patience, unless=lambda: self._ended)
+            piece = write_with_policy(channel, piece, self._patience, unless=lambda: self._ended)
             if not piece:
                 return
             self._backlog = Backlog(self._room)

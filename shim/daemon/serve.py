@@ -60,7 +60,7 @@ from shim.stream_sessions import serve_session
 from shim.streaming.listener import Listener, listen
 from shim.streaming.pace import SWITCH_INTERVAL
 from shim.streaming.server import StreamServer
-from shim.streaming.sessions import Sessions
+from shim.streaming.tokens import Tokens
 from shim.view.node_view import NodeView
 from shim.view.watch import Watcher
 
@@ -92,7 +92,7 @@ def serve(config: Config) -> bool:
         handling_signals(dump) as stop,
         state.locked_root_directory(config.root_directory),
         _open_listener(config) as listener,
-        _runtime(config, Sessions(base_url=listener.base_url), dump=dump) as rt,
+        _runtime(config, Tokens(base_url=listener.base_url), dump=dump) as rt,
         guarding_loopback(rt),
         _killing_leaked_shims(rt) as leaks,
         _serve_metrics(rt, leaks),
@@ -158,7 +158,7 @@ def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Itera
         rt.taken_addresses[STREAMING_ADDRESS_READY] = f"{listener.taken}; streams are served at {listener.base_url}"
     server = StreamServer(
         listener,
-        sessions=rt.sessions,
+        tokens=rt.stream_tokens,
         serve=partial(serve_session, rt),
         idle_timeout=rt.config.streaming_idle_timeout,
         max_sessions=rt.config.streaming_max_sessions,
@@ -174,7 +174,7 @@ def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Itera
 
 
 @contextlib.contextmanager
-def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator[Runtime]:
+def _runtime(config: Config, stream_tokens: Tokens, *, dump: StateDump) -> Iterator[Runtime]:
     """Create the collaborators; keep the view and the CNI configuration current inside the block."""
     with contextlib.ExitStack() as ending:
         engine = _engine(config, dump=dump)
@@ -219,7 +219,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             nri=NriPlugins(
                 Timeouts(registration=config.nri_plugin_registration_timeout, request=config.nri_plugin_request_timeout)
             ),
-            sessions=sessions,
+            stream_tokens=stream_tokens,
             puller=ImagePuller(keyring=keyring),
             deferred_checks=deferred_checks,
             tasks=tasks,

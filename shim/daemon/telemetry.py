@@ -34,7 +34,7 @@ from shim.base.meter import Kind, Measurement
 from shim.daemon.shim_leaks import ShimLeaks
 from shim.domain.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
-from shim.streaming.slots import FULL, Refusals
+from shim.streaming.admission import FULL, Refusals
 from shim.view.node_view import NodeView
 
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -10,7 +10,7 @@ from shim.domain.errors import ShimError, reason_of
 from shim.netns.enter import in_netns, in_netns_of
 from shim.pod import host_network, ready_sandbox
 from shim.runtime import Runtime
-from shim.streaming.sessions import PortForwardTask
+from shim.streaming.tokens import PortForwardTask
 from shim.view.processes import is_process_of
 
 DIAL_SECONDS = 30.0
@@ -22,7 +22,7 @@ LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
     """Return a URL for a single port forward. Raise FailedPrecondition unless the pod is ready."""
     record = ready_sandbox(rt, sandbox_id=request.pod_sandbox_id)
-    return rt.sessions.url_of(PortForwardTask(sandbox_id=record.id, ports=tuple(request.port)))
+    return rt.stream_tokens.url_of(PortForwardTask(sandbox_id=record.id, ports=tuple(request.port)))
 
 
 def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:

@@ -1,13 +1,36 @@
-"""How many sessions there are at once: each has threads, descriptors and up to 2 MiB of memory."""
+"""Bounds the open sessions, and the connections that have no session yet.
 
+Any process can open connections: users of the node, and pods in the node's network. Connections that have not sent a
+complete request share a number of slots. When all slots are taken, the oldest connection is closed, not the newest: a
+real client sends its request at once, and leaves its slot long before it is the oldest.
+"""
+
+import socket
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 
-from shim.streaming.sessions import Task
+import structlog
+
+from shim.base import meter
+from shim.streaming.tokens import Task
+
+LOG_SECONDS = 5.0
+"""Interval between log lines about refusals."""
+
+FULL = "full"
+"""Reason of a refusal: the connection was the oldest when all slots were taken."""
+
+log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """The sessions that are open, in all and of each container or pod. Thread-safe."""
+    """Counts the open sessions, in total and of each container or pod. Thread-safe.
+
+    Each session takes threads, descriptors and up to 2 MiB of memory.
+    """
 
     def __init__(self, *, most: int, most_each: int) -> None:
         self._most = most
@@ -16,7 +39,7 @@ class Admission:
         self._open: Counter[str] = Counter()
 
     def enter(self, task: Task) -> str:
-        """Count a session; the reason why not, when there are too many."""
+        """Count a session. Return why it is refused; empty if it is admitted."""
         with self._lock:
             if self._open.total() >= self._most:
                 return f"{self._most} streaming sessions are open, the most that streaming_max_sessions allows"
@@ -29,8 +52,82 @@ class Admission:
             return ""
 
     def leave(self, task: Task) -> None:
-        """Count one session less."""
+        """Record that an admitted session has ended."""
         with self._lock:
             self._open[task.target] -= 1
             if not self._open[task.target]:
                 del self._open[task.target]
+
+
+class Slot:
+    """The slot of a connection."""
+
+    __slots__ = ("connected",)
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.connected = connected
+
+
+class Slots:
+    """Slots for `most` connections; if all are taken, a new connection takes the slot of the oldest. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._taken: dict[Slot, None] = {}  # oldest first
+
+    def take(self, connected: socket.socket) -> tuple[Slot, bool]:
+        """Return a slot for a connection, and whether the oldest connection was shut down for it."""
+        slot = Slot(connected)
+        with self._lock:
+            full = len(self._taken) >= self._most
+            if full:
+                oldest = next(iter(self._taken))
+                del self._taken[oldest]
+                _cut(oldest.connected)
+            self._taken[slot] = None
+        return slot, full
+
+    def secured(self, slot: Slot, connected: socket.socket) -> None:
+        """Record the TLS socket of a connection."""
+        with self._lock:
+            slot.connected = connected
+            if slot not in self._taken:
+                _cut(connected)
+
+    def free(self, slot: Slot) -> bool:
+        """Release a slot; return False if its connection was shut down for a new connection before. Idempotent."""
+        with self._lock:
+            if slot not in self._taken:
+                return False
+            del self._taken[slot]
+            return True
+
+
+def _cut(connected: socket.socket) -> None:
+    with suppress(OSError):  # the peer has closed it
+        # SSLSocket.shutdown would change the object while another thread reads from it.
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
+class Refusals:
+    """Counts refused connections for a metric, and logs them every LOG_SECONDS. Thread-safe."""
+
+    def __init__(self, server: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server = server
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unlogged = 0
+        self._next_line = 0.0
+
+    def note(self, reason: str, *, text: str) -> None:
+        """Count a refusal. `reason` is a label of the metric; `text` is logged."""
+        meter.report(meter.Kind.REFUSED, self._server, reason, seconds=0.0)
+        with self._lock:
+            self._unlogged += 1
+            now = self._clock()
+            if now < self._next_line:
+                return
+            count, self._unlogged = self._unlogged, 0
+            self._next_line = now + LOG_SECONDS
+        log.info("refused connections", server=self._server, count=count, last=reason, reason=text)

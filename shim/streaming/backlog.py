@@ -1,33 +1,33 @@
-"""Output of processes that have ended, on its way to clients that read slowly: bounded for each of them, and in all."""
+"""Output of exited processes that waits for slow clients, bounded for each client and in total."""
 
 import threading
 from collections import deque
 
 from shim.domain.errors import ShimError
 from shim.streaming.channel import Channel
-from shim.streaming.patience import Stalled
 from shim.streaming.spdy import Buffer
+from shim.streaming.stalls import Stalled
 
 BACKLOG_LIMIT = 4 << 20
-"""Bytes of the output of a process that has ended which wait for one client. Docker keeps less than 3 MiB: 1 MB of each
-stream, and what pipes and sockets hold."""
+"""Bytes of output of an exited process that may wait for a client. Docker keeps less than 3 MiB: 1 MB of each stream,
+and the contents of pipes and sockets."""
 
 BACKLOGS_LIMIT = 64 << 20
-"""The same of all clients together."""
+"""The same for all clients together."""
 
 _ENTRY = 256
-"""Bytes that an entry of a backlog takes, however short its output is."""
+"""Bytes of memory of a backlog entry without its output."""
 
 
 class Room:
-    """Memory that backlogs share. Thread-safe."""
+    """A memory budget that all backlogs share. Thread-safe."""
 
     def __init__(self, size: int = BACKLOGS_LIMIT) -> None:
         self._lock = threading.Lock()
         self._left = size
 
     def take(self, count: int) -> bool:
-        """Take so many bytes, if there are as many."""
+        """Take `count` bytes; return False if fewer are left."""
         with self._lock:
             if count > self._left:
                 return False
@@ -35,13 +35,13 @@ class Room:
             return True
 
     def give_back(self, count: int) -> None:
-        """Return bytes that were taken."""
+        """Return `count` bytes to the budget."""
         with self._lock:
             self._left += count
 
 
 class Backlog:
-    """Output of a process that has ended, on its way to a client that reads slowly, with a thread of its own."""
+    """Delivers the output of an exited process to a slow client in a separate thread."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -54,14 +54,14 @@ class Backlog:
         self._thread.start()
 
     def put(self, channel: Channel, data: Buffer) -> None:
-        """Keep bytes until they are written to the channel. Raise Stalled when there are too many, or as `finish`."""
+        """Queue bytes for the channel. Raise Stalled if the backlog is full, and Cancelled as `finish` does."""
         with self._changed:
             self._check()
             merged = bool(self._waiting) and self._waiting[-1][0] is channel
             count = len(data) + (0 if merged else _ENTRY)
             if self._size + count > BACKLOG_LIMIT or not self._room.take(count):
                 raise Stalled(
-                    "the process has ended, and its client does not take the rest of its output: "
+                    "the process has ended, and its client does not read the rest of its output: "
                     f"{self._size} bytes wait for it, and there is no room for more"
                 )
             self._size += count
@@ -72,7 +72,7 @@ class Backlog:
             self._changed.notify()
 
     def finish(self) -> None:
-        """Wait until all is written. Raise Cancelled when the client has gone."""
+        """Wait until all output is written. Raise Cancelled if the client has disconnected."""
         with self._changed:
             self._complete = True
             self._changed.notify()
@@ -80,7 +80,7 @@ class Backlog:
         self._check()
 
     def fail(self, error: ShimError) -> None:
-        """Drop what waits. Idempotent."""
+        """Drop the queued output; `put` and `finish` raise `error` from now on. Idempotent."""
         with self._changed:
             self._failure = self._failure or error
             while self._waiting:

@@ -1,4 +1,4 @@
-"""One stream of a session: blocking reads and writes, for threads of their own."""
+"""A stream of a session, with blocking reads and writes."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,22 +10,22 @@ from shim.streaming.spdy import Buffer, Headers, NotAllowed, Queued
 
 _COPY_BELOW = 1024
 _COPIED = 4096
-"""Pieces shorter than _COPY_BELOW are put together in blocks of _COPIED: a view costs 200 bytes, however short."""
+"""Pieces shorter than _COPY_BELOW are merged into blocks of _COPIED bytes: a memoryview takes 200 bytes itself."""
 
 _NAMES = {name: name for name in ("streamtype", "port", "requestid")}
 _MAX_VALUE = 64
-"""Headers that some task asks for, and how long a value of one may be; no more of a client's headers is kept."""
+"""Only the headers that tasks use are kept, and only values up to _MAX_VALUE characters."""
 
 
 class Sending(Protocol):
-    """The part of a session that channels use; all is called under the session's lock."""
+    """The part of a session that channels use. All methods are called under the session's lock."""
 
     def room(self, channel: "Channel") -> int:
-        """Return how much may be queued; 0 to wait, NotAllowed when the stream is gone."""
+        """Return how many bytes may be queued; 0 to wait. Raise NotAllowed if the stream is closed."""
         ...
 
     def put(self, channel: "Channel", data: Buffer, *, fin: bool) -> None:
-        """Queue and send."""
+        """Queue and send bytes."""
         ...
 
     def consumed(self, channel: "Channel", count: int) -> None:
@@ -42,97 +42,96 @@ class Sending(Protocol):
 
 
 Sink = Callable[[Sequence[Queued]], int]
-"""Takes bytes without waiting: how many it took, 0 when it takes none now. It may raise OSError."""
+"""Takes bytes without waiting; returns how many it took, 0 if it can take none now. May raise OSError."""
 
 _BUFFERS = 64
-"""Given to a sink at a time."""
+"""Buffers passed to a sink in one call."""
 
 
 class Channel:
-    """A stream of bytes each way. One thread reads, one writes; any may `abandon` or `reset`."""
+    """A stream of bytes in both directions. One thread may read and one may write; any may `abandon` or `reset`."""
 
     __slots__ = (
-        *("_abandoned", "_ended", "_finished", "_fresh", "_headers", "_lock", "_lost", "_pieces", "_readable"),
-        *("_roomy", "_sending", "_sink", "_taken", "_was_reset", "id"),
+        *("_abandoned", "_ended", "_finished", "_uncopied", "_headers", "_lock", "_end_reason", "_pieces", "_readable"),
+        *("_writable", "_sending", "_sink", "_unacknowledged", "_was_reset", "id"),
     )
 
-    def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, roomy: Condition) -> None:
+    def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, writable: Condition) -> None:
         self.id = stream_id
         self._headers = {_NAMES[name]: value for name, value in headers if name in _NAMES and len(value) <= _MAX_VALUE}
         self._sending = sending
         self._lock = lock
-        self._readable: Condition | None = None  # made for the first that waits
-        self._roomy = roomy
+        self._readable: Condition | None = None  # created by the first reader that waits
+        self._writable = writable
         self._sink: Sink | None = None
         self._pieces: list[Queued] = []
-        self._fresh = 0  # pieces, the last ones, that may keep all that was read with them
-        self._taken = 0  # bytes that the reader has, and is not done with
-        self._ended = False  # nothing more comes
+        self._uncopied = 0  # number of pieces at the end that may be views of a whole read
+        self._unacknowledged = 0  # bytes that the reader has, and has not finished with
+        self._ended = False  # the client sends nothing more
         self._finished = False  # nothing more is written
-        self._abandoned = False  # no reader is left
+        self._abandoned = False  # nothing reads it any more
         self._was_reset = False  # by the client
-        self._lost: str = ""  # why the session is over, once it is
+        self._end_reason: str = ""  # why the session has ended; empty while it runs
 
     def header(self, name: str) -> str:
-        """Return the value of a header, empty when it is not there, or longer than any that makes sense."""
+        """Return the value of a header; empty if it is missing or longer than _MAX_VALUE."""
         return self._headers.get(name, "")
 
     def accept(self) -> None:
-        """Take the stream; before this nothing can be written."""
+        """Accept the stream; nothing can be written before."""
         with self._lock:
             self._sending.accept(self)
 
     def read(self) -> Buffer:
-        """Wait for bytes; empty at the end of what the client sends. Cancelled when the client has gone.
+        """Wait for bytes and return them; empty at the end of the input. Raise Cancelled if the client is gone.
 
-        Those of the last call count against what the client may send until now: the reader may have been holding them
-        for as long as a slow process takes.
+        This acknowledges the bytes of the previous call, which the reader may have passed to a slow process until now.
         """
         with self._lock:
-            self._consume_taken()
+            self._acknowledge_read()
             if self._readable is None:
                 self._readable = Condition(self._lock)
-            self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._lost)
+            self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._end_reason)
             return self._take()
 
-    def pour_into(self, sink: Sink | None) -> None:
-        """Pass what the client sends to `sink` from now on, as soon as it arrives, in place of a reader; None: stop.
+    def set_sink(self, sink: Sink | None) -> None:
+        """Pass input of the client to `sink` as soon as it arrives, instead of to a reader; None: stop.
 
-        It is called by the thread that receives, and by `pour`, under the session's lock. After this has returned
-        another sink is called no more.
+        `sink` is called under the session's lock, by the receiving thread and by `flush_to_sink`. The previous sink is
+        not called after this has returned.
         """
         with self._lock:
             self._sink = sink
 
-    def pour(self) -> bool:
-        """Pass what is queued to the sink; return whether nothing is left. Raise what it raises, or Cancelled."""
+    def flush_to_sink(self) -> bool:
+        """Pass queued bytes to the sink; return whether none are left. Raise the error of the sink, or Cancelled."""
         with self._lock:
-            if not self._pieces and self._lost and not self._ended:
-                raise Cancelled(self._lost)
-            self._pour()
+            if not self._pieces and self._end_reason and not self._ended:
+                raise Cancelled(self._end_reason)
+            self._flush()
             return not self._pieces
 
     @property
     def drained(self) -> bool:
-        """Return whether nothing is left to read, and nothing more will arrive."""
+        """Return whether all input was read and no more will arrive."""
         with self._lock:
             return not self._pieces and (self._ended or self._abandoned)
 
     def read_now(self) -> Buffer:
-        """Return bytes that have come already; empty when there are none."""
+        """Return bytes that have already arrived; empty if there are none."""
         with self._lock:
-            come = bool(self._pieces)
-        return self.read() if come else b""
+            is_ready = bool(self._pieces)
+        return self.read() if is_ready else b""
 
     def write_from(self, source: Callable[[int], Buffer]) -> Buffer | None:
-        """Send what `source`, called with the most there is room for, returns without waiting; None without room.
+        """Send the bytes that `source(room)` returns, and return them; return None without a call if there is no room.
 
-        So nothing is held that cannot be sent. Cancelled when the client has gone, NotAllowed when it has ended the
-        stream, and whatever `source` raises.
+        So no bytes are read that cannot be sent. Raise Cancelled if the client is gone, NotAllowed if it has closed the
+        stream, and any error of `source`.
         """
         with self._lock:
-            if self._lost:
-                raise Cancelled(self._lost)
+            if self._end_reason:
+                raise Cancelled(self._end_reason)
             room = self._sending.room(self)
             if not room:
                 return None
@@ -144,10 +143,10 @@ class Channel:
     def write(
         self, data: Buffer, *, seconds: float | None = None, unless: Callable[[], bool] = lambda: False
     ) -> Buffer:
-        """Send `data`, waiting while the client does not take it. Cancelled when the client has gone.
+        """Send `data`; wait while the client does not take it. Raise Cancelled if the client is gone.
 
-        Return the rest: none, unless there was no room for `seconds`, or `unless` says not to wait for it. A stream
-        that the client has ended swallows it: the others go on.
+        Return the rest, which is empty unless there was no room for `seconds`, or `unless` returned True. If the client
+        has closed the stream, `data` is dropped, so that the other streams go on.
         """
         rest = memoryview(data)
         try:
@@ -161,53 +160,53 @@ class Channel:
         return rest
 
     def finish(self) -> None:
-        """End the output: nothing more will be written. Idempotent."""
+        """End the output (half-close). Idempotent."""
         with self._lock:
-            if self._lost or self._finished:
+            if self._end_reason or self._finished:
                 return
             self._finished = True
-            with suppress(NotAllowed):  # the client has ended the stream
+            with suppress(NotAllowed):  # the client has closed the stream
                 self._sending.put(self, b"", fin=True)
 
     def abandon(self) -> None:
-        """Read no more: what still comes is dropped, and a reader that waits gets the end. Idempotent."""
+        """Drop all further input, and end the wait of a reader. Idempotent."""
         with self._lock:
             self._abandoned = True
-            self._consume_all()
+            self._acknowledge_all()
             self._notify()
 
     def reset(self) -> None:
-        """End the stream at once, both ways."""
+        """Close both directions of the stream at once."""
         with self._lock:
             self.refuse()
 
     @property
     def was_reset(self) -> bool:
-        """The client has ended the stream at once, both ways."""
+        """Return whether the client has reset the stream."""
         return self._was_reset
 
     def _take(self) -> Buffer:
         if self._pieces and not self._abandoned:
             piece = self._pieces.pop(0)
-            self._taken = len(piece)
+            self._unacknowledged = len(piece)
             return bytes(piece) if isinstance(piece, bytearray) else piece
-        if self._lost and not self._abandoned and not self._ended:
-            raise Cancelled(self._lost)
+        if self._end_reason and not self._abandoned and not self._ended:
+            raise Cancelled(self._end_reason)
         return b""
 
-    def _consume_taken(self) -> None:
-        if self._taken:
-            self._sending.consumed(self, self._taken)
-            self._taken = 0
+    def _acknowledge_read(self) -> None:
+        if self._unacknowledged:
+            self._sending.consumed(self, self._unacknowledged)
+            self._unacknowledged = 0
 
-    def _consume_all(self) -> None:
-        self._consume_taken()
+    def _acknowledge_all(self) -> None:
+        self._acknowledge_read()
         pieces, self._pieces = self._pieces, []
-        self._fresh = 0
+        self._uncopied = 0
         if waiting := sum(map(len, pieces)):
             self._sending.consumed(self, waiting)
 
-    def _pour(self) -> None:
+    def _flush(self) -> None:
         while self._sink is not None and self._pieces:
             count = self._sink(self._pieces[:_BUFFERS])
             if not count:
@@ -232,73 +231,73 @@ class Channel:
             self._readable.notify_all()
 
     def _wait_room(self, seconds: float | None, unless: Callable[[], bool]) -> int:
-        if not (self._lost or self._sending.room(self)):
-            self._roomy.wait_for(lambda: self._lost or self._sending.room(self) or unless(), seconds)
-        if self._lost:
-            raise Cancelled(self._lost)
+        if not (self._end_reason or self._sending.room(self)):
+            self._writable.wait_for(lambda: self._end_reason or self._sending.room(self) or unless(), seconds)
+        if self._end_reason:
+            raise Cancelled(self._end_reason)
         return self._sending.room(self)
 
-    # By the session, under its lock.
+    # Called by the session under its lock
 
     @property
     def over(self) -> bool:
-        """Nothing more comes, and nothing more is written."""
+        """Return whether both directions are closed."""
         return self._ended and self._finished
 
     def refuse(self) -> None:
-        """End the stream at once, both ways."""
+        """Close both directions of the stream at once."""
         self._ended = self._finished = True
-        self._consume_all()
+        self._acknowledge_all()
         self._sending.reset(self)
         self._notify()
 
     def feed(self, data: memoryview) -> None:
-        """Take bytes from the client; see `settle`."""
+        """Queue bytes from the client; `finish_read` must follow."""
         if self._abandoned:
             self._sending.consumed(self, len(data))
             return
         last = self._pieces[-1] if self._pieces else None
         if len(data) >= _COPY_BELOW:
             self._pieces.append(data)
-            self._fresh += 1
+            self._uncopied += 1
         elif isinstance(last, bytearray) and len(last) < _COPIED:
             last += data
         else:
             self._pieces.append(bytearray(data))
-            self._fresh += 1
+            self._uncopied += 1
 
-    def settle(self) -> bool:
-        """Take note that all of a read was fed; return whether some of it waits to be read.
+    def finish_read(self) -> bool:
+        """Process the bytes that were fed from a read of the connection; return whether bytes wait for a reader.
 
-        What is kept is what the windows count: a view keeps all that was read with it, so it is copied unless it is
-        most of that.
+        A memoryview keeps the whole buffer of its read in memory, but only its own bytes count against the windows. So
+        a view of less than three quarters of its buffer is copied.
         """
-        with suppress(OSError):  # the owner of the sink meets it when it pours
-            self._pour()
+        with suppress(OSError):  # the owner of the sink gets the error from `flush_to_sink`
+            self._flush()
         pieces = self._pieces
-        for at in range(max(0, len(pieces) - self._fresh), len(pieces)):
+        for at in range(max(0, len(pieces) - self._uncopied), len(pieces)):
             piece = pieces[at]
             if isinstance(piece, memoryview) and len(piece) * 4 < len(cast("bytes", piece.obj)) * 3:
                 pieces[at] = bytes(piece)
-        self._fresh = 0
+        self._uncopied = 0
         if pieces:
             self._notify()
         return bool(pieces)
 
     def end(self) -> None:
-        """Take note that the client sends nothing more here."""
+        """Record that the client sends nothing more on this stream."""
         self._ended = True
         self._notify()
 
-    def void(self) -> None:
-        """Take note that the client has reset the stream: what was not read of it counts no more."""
+    def mark_reset(self) -> None:
+        """Record that the client has reset the stream. Unread bytes are dropped and need no acknowledgement."""
         self._was_reset = True
-        self._taken = 0
+        self._unacknowledged = 0
         self._pieces.clear()
-        self._fresh = 0
+        self._uncopied = 0
         self.end()
 
-    def lose(self, why: str) -> None:
-        """Take note that the session is over."""
-        self._lost = why
+    def terminate(self, why: str) -> None:
+        """Record that the session has ended."""
+        self._end_reason = why
         self._notify()

@@ -1,4 +1,4 @@
-"""The channels of one session, and what happens to them when the client or the session acts."""
+"""The channels of a session, and how events of the client and of the session change them."""
 
 import threading
 import time
@@ -22,61 +22,61 @@ from shim.streaming.wire import Wire
 
 
 class ChannelTable:
-    """The channels of a session. All is called under the session's lock."""
+    """The channels of a session. All methods are called under the session's lock."""
 
     def __init__(self, wire: Wire, *, lock: threading.Lock) -> None:
         self._wire = wire
         self._lock = lock
-        self._roomy = threading.Condition(lock)
+        self._writable = threading.Condition(lock)
         self._opening = threading.Condition(lock)
         self._channels: dict[int, Channel] = {}
         self._opened: deque[Channel] = deque()
-        self._fed: dict[int, Channel] = {}  # those for which the bytes just received had something
-        self._refusing = False  # streams that the client opens from now on
-        self.lost = ""
-        """Why the session is over, once it is."""
+        self._fed: dict[int, Channel] = {}  # channels that got bytes of the current read
+        self._refusing = False  # refuse new streams of the client
+        self.end_reason = ""
+        """Why the session has ended; empty while it runs."""
         self.last_traffic = time.monotonic()
-        """When something was sent or received on a stream."""
+        """Time of the last bytes on any stream, by the monotonic clock."""
         self.on_change: Callable[[], object] | None = None
 
     # For the thread that serves the session
 
     def wait_opened(self, seconds: float | None) -> Channel | None:
-        """Wait for the next stream the client opens; None when none came in `seconds`. Cancelled when it has gone."""
-        self._opening.wait_for(lambda: self._opened or self.lost, seconds)
+        """Wait for the next stream of the client; None after `seconds`. Raise Cancelled if the client is gone."""
+        self._opening.wait_for(lambda: self._opened or self.end_reason, seconds)
         if self._opened:
             return self._opened.popleft()
-        if self.lost:
-            raise Cancelled(self.lost)
+        if self.end_reason:
+            raise Cancelled(self.end_reason)
         return None
 
     def refuse_new(self) -> None:
-        """Reset the streams that the client opens from now on."""
+        """Reset all streams that the client opens from now on."""
         self._refusing = True
 
     def refuse_opened(self) -> None:
-        """Reset the streams that were not taken."""
+        """Reset the opened streams that `wait_opened` has not returned."""
         while self._opened:
             self._opened.popleft().refuse()
 
     def all(self) -> list[Channel]:
-        """Return the channels that are not over."""
+        """Return all open channels."""
         return list(self._channels.values())
 
-    # What comes from the client
+    # Events of the client
 
     def receive(self, events: Iterable[Event], *, sending: Sending) -> None:
-        """Act on the events of one read; `sending` is given to new channels."""
+        """Process the events of a read; new channels get `sending`."""
         changed = False
         for event in events:
             self._act_on(event, sending)
             changed = changed or not isinstance(event, DataReceived)
-        if self._settle() or changed:
+        if self._finish_read() or changed:
             self._note_change()
 
-    def _settle(self) -> bool:
-        """Release the bytes just received; return whether some are queued for a reader."""
-        waiting = [channel.settle() for channel in self._fed.values()]
+    def _finish_read(self) -> bool:
+        """Process the bytes of the current read; return whether bytes wait for a reader."""
+        waiting = [channel.finish_read() for channel in self._fed.values()]
         self._fed.clear()
         return any(waiting)
 
@@ -94,57 +94,59 @@ class ChannelTable:
                     channel.end()
                     self.forget_if_over(channel)
             case StreamReset():
-                self._void(event.stream_id)
+                self._take_reset(event.stream_id)
             case WindowOpened():
-                self._roomy.notify_all()
+                self._writable.notify_all()
             case ConnectionTerminated():
-                self.lose(f"the client has gone: {event.reason}")
+                self.terminate(f"the client has gone: {event.reason}")
 
     def _open(self, event: StreamOpened, sending: Sending) -> None:
         self.last_traffic = time.monotonic()
         if self._refusing:
             self._wire.reset(event.stream_id, ResetStatus.REFUSED_STREAM)
             return
-        channel = Channel(event.stream_id, headers=event.headers, sending=sending, lock=self._lock, roomy=self._roomy)
+        channel = Channel(
+            event.stream_id, headers=event.headers, sending=sending, lock=self._lock, writable=self._writable
+        )
         self._channels[event.stream_id] = channel
         self._opened.append(channel)
         self._opening.notify()
 
-    def _void(self, stream_id: int) -> None:
+    def _take_reset(self, stream_id: int) -> None:
         channel = self._channels.pop(stream_id, None)
         if channel is None:
             return
-        channel.void()
-        # It may never be taken: a client that goes on opening and resetting would fill the memory.
-        with suppress(ValueError):  # it was taken
+        channel.mark_reset()
+        # A client that opens and resets streams in a loop must not fill the queue.
+        with suppress(ValueError):  # `wait_opened` has returned it
             self._opened.remove(channel)
-        self._roomy.notify_all()
+        self._writable.notify_all()
 
-    # What the session does
+    # Actions of the session
 
     def forget(self, channel: Channel) -> None:
-        """Remove a channel: nothing that the client sends concerns it any more. Idempotent."""
+        """Remove a channel. Idempotent."""
         self._channels.pop(channel.id, None)
 
     def forget_if_over(self, channel: Channel) -> None:
-        """Remove a channel that has ended both ways."""
+        """Remove a channel if both directions are closed."""
         if channel.over:
             self.forget(channel)
 
     def note_room(self) -> None:
         """Wake the writers that wait for room."""
-        self._roomy.notify_all()
+        self._writable.notify_all()
         self._note_change()
 
-    def lose(self, why: str) -> None:
-        """End all channels: the session is over. Idempotent."""
-        if self.lost:
+    def terminate(self, why: str) -> None:
+        """End all channels because the session has ended. Idempotent."""
+        if self.end_reason:
             return
-        self.lost = why
+        self.end_reason = why
         for channel in self._channels.values():
-            channel.lose(why)
+            channel.terminate(why)
         self._opening.notify_all()
-        self._roomy.notify_all()
+        self._writable.notify_all()
         self._note_change()
 
     def _note_change(self) -> None:

@@ -1,9 +1,9 @@
-"""The HTTP request that opens a session, and its refusals. Bytes in, bytes out; h11 reads the syntax.
+"""Parses the HTTP request that opens a session, and writes the answer. No I/O; h11 parses the syntax.
 
-A browser on this machine can reach a loopback port, also by a name that an attacker lets point there. It cannot know a
-token, and is refused before that counts: a page's requests carry an Origin, or a Host that is not ours. Clients behind
-the kubelet and the API server carry the Host, perhaps the Origin, of the far end, and X-Forwarded-For, which a page
-cannot set on an upgrade.
+A web page in a browser on this machine can reach a loopback port, also through a host name of an attacker (DNS
+rebinding). It cannot know a token, but its requests are refused even before the token is checked: they have an Origin,
+or a Host that does not name this server. Requests through the kubelet and the API server have the Host and perhaps the
+Origin of the original client, and X-Forwarded-For, which a page cannot set on an upgrade.
 """
 
 import base64
@@ -25,7 +25,7 @@ _STREAM_PROTOCOL = "X-Stream-Protocol-Version"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request, complete, and what came behind it."""
+    """A complete request, and the bytes received after it."""
 
     method: str
     path: str
@@ -34,21 +34,21 @@ class Request:
     early: bytes
 
     def all(self, name: str) -> list[str]:
-        """Return the elements of a header that is a list, over all its lines."""
+        """Return the elements of a list header, from all its lines."""
         lines = [value for key, value in self.headers if key == name.lower()]
         return [part.strip() for line in lines for part in line.split(",") if part.strip()]
 
     def one(self, name: str) -> str:
-        """Return the value of a header, empty when it is not there."""
+        """Return the value of a header; empty if it is missing."""
         return next((value for key, value in self.headers if key == name.lower()), "")
 
     def names(self, name: str, token: str) -> bool:
-        """Return whether a header's list has this element, in any case."""
+        """Return whether a list header has the element `token`, ignoring case."""
         return token.lower() in (part.lower() for part in self.all(name))
 
 
 class Refused(Exception):
-    """The request is answered with an error, and the connection ends."""
+    """The request is refused with an HTTP error, and the connection is closed."""
 
     def __init__(self, status: HTTPStatus, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -57,14 +57,14 @@ class Refused(Exception):
 
 
 class RequestReader:
-    """Puts a request together."""
+    """Assembles a request from the received bytes."""
 
     def __init__(self) -> None:
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._head: h11.Request | None = None
 
     def receive(self, data: bytes) -> Request | None:
-        """Return the request once it is complete. Refused for what is not HTTP, or has a body; empty is the end."""
+        """Return the request once it is complete. Raise Refused if it is not HTTP or has a body. `b""` is EOF."""
         try:
             self._protocol.receive_data(data)
             while True:
@@ -97,12 +97,12 @@ class Upgrade:
 
     websocket: bool
     protocol: str
-    """Of the streams; empty where the client did not ask for one."""
+    """The stream protocol; empty if the client did not request a protocol."""
     answer: bytes
 
 
 def check_origin(request: Request, *, hosts: frozenset[str]) -> None:
-    """Refuse a browser's page. `hosts` are the values of Host by which a direct client names us."""
+    """Raise Refused for a request of a web page. `hosts` are the valid Host values of direct clients."""
     if request.all("x-forwarded-for"):
         return
     if request.one("origin"):
@@ -112,7 +112,7 @@ def check_origin(request: Request, *, hosts: frozenset[str]) -> None:
 
 
 def upgrade_of(request: Request, *, spdy: Sequence[str], websocket: Sequence[str]) -> Upgrade:
-    """Choose what the client's headers ask for, of the stream protocols that are served. Refused without any."""
+    """Choose the upgrade and the stream protocol that the client requests. Raise Refused if none is served."""
     wanted = request.all("upgrade")
     if not wanted or not request.names("connection", "upgrade"):
         raise _upgrade_required("this address is for streaming and must be upgraded")
@@ -165,7 +165,7 @@ def _is_key(key: bytes) -> bool:
 
 
 def _common(offered: Sequence[str], served: Sequence[str], *, header: str) -> str:
-    """Return the first protocol of the client that is served; empty when it asks for none, as the first clients did."""
+    """Return the client's first protocol that is served; empty if it requests none, as the oldest clients do."""
     if not offered:
         return ""
     for protocol in offered:
@@ -175,7 +175,7 @@ def _common(offered: Sequence[str], served: Sequence[str], *, header: str) -> st
 
 
 def refusal_bytes(refused: Refused) -> bytes:
-    """Write the answer to a refused request."""
+    """Return the HTTP response for a refused request."""
     body = f"{refused}\n".encode(errors="replace")
     headers = {
         **refused.headers,

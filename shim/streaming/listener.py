@@ -1,4 +1,4 @@
-"""Where the streaming server listens, and how its URLs begin."""
+"""The listening socket of the streaming server, and the base of its URLs."""
 
 import errno
 import ipaddress
@@ -21,16 +21,16 @@ class Listener:
     tls: ssl.SSLContext | None
     base_url: str
     hosts: frozenset[str]
-    """Values of the Host header that mean this server."""
+    """Values of the Host header that name this server."""
     taken: str = ""
-    """Why it is not at the port of the settings, else empty."""
+    """Why it does not listen on the configured port; empty if it does."""
 
 
 def listen(config: Config) -> Listener:
-    """Bind the streaming address.
+    """Bind the configured streaming address, or a free port if the port is in use.
 
-    A port that is taken is replaced by a free one. InvalidArgument for settings that do not fit together,
-    FailedPrecondition when the address or a file cannot be had.
+    Raise InvalidArgument if the settings contradict each other, FailedPrecondition if the address cannot be bound or a
+    TLS file cannot be loaded.
     """
     address, _, port = config.streaming_bind_addr.rpartition(":")
     ip = ipaddress.ip_address(address.strip("[]"))
@@ -43,7 +43,7 @@ def listen(config: Config) -> Listener:
         )
     bound, taken = _bind_or_another(ip, int(port))
     number = bound.getsockname()[1]
-    # A wildcard is no address to go to; the clients of the CRI are on this machine.
+    # Clients cannot connect to a wildcard address; clients of the CRI are on this machine.
     reached = ip if not ip.is_unspecified else ipaddress.ip_address("127.0.0.1" if ip.version == 4 else "::1")
     host = f"[{reached}]" if reached.version == 6 else str(reached)
     scheme = "http" if tls is None else "https"
@@ -57,7 +57,7 @@ def listen(config: Config) -> Listener:
 
 
 def _bind_or_another(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> tuple[socket.socket, str]:
-    """Bind the port; where it is taken another one, with the reason: clients have the port from their URL."""
+    """Bind the port, or a free port if it is in use; return the reason too. Clients get the port in their URL."""
     try:
         return _bind(ip, port), ""
     except FailedPrecondition as error:
@@ -91,13 +91,13 @@ def _tls(config: Config) -> ssl.SSLContext | None:
         raise InvalidArgument("streaming_tls_cert_file and streaming_tls_key_file must be given together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Nothing but HTTP/1.1 can be upgraded to SPDY or WebSocket.
+    # Only HTTP/1.1 can be upgraded to SPDY or WebSocket.
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(Path(cert), Path(key))
         if client_ca:
             context.load_verify_locations(Path(client_ca))
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # or ssl.SSLError, a subclass
         raise FailedPrecondition(f"load the streaming TLS files {cert}, {key} {client_ca}: {error}") from error
     return context

@@ -1,11 +1,11 @@
-"""How much of a client's bytes is worked through at a time, so that no client holds up other threads.
+"""Limits how many bytes of a client are processed at a time, so that no client delays other threads.
 
-What a byte costs is the client's choice: bytes of large frames cost next to nothing, a read full of empty frames tens
-of milliseconds. A thread that needs the interpreter waits for one that computes for `SWITCH_INTERVAL` at most, but once
-more for each other one that computes, and an RPC needs it some twenty times, as it passes from thread to thread. So a
-session reads less at a time the longer its reads take, and sessions whose reads take long work one at a time; a new one
-counts among them until its first read. The time is that of the processor, so that a busy machine makes no session seem
-slow.
+The client decides how expensive a byte is: bytes of large frames cost almost nothing, but a read full of empty frames
+takes tens of milliseconds. A thread that needs the interpreter waits up to `SWITCH_INTERVAL` for each other computing
+thread, and an RPC needs the interpreter about twenty times, as it passes from thread to thread. Therefore
+- a session whose reads take long reads fewer bytes at a time, and
+- sessions whose reads take long take turns, a new session included until its first read.
+Reads are measured in processor time, so that a busy machine does not make sessions seem slow.
 """
 
 import threading
@@ -13,22 +13,22 @@ import time
 from collections import deque
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which a thread that computes lets another one go on, set for the process. With Python's own 5 ms one
-session of tiny frames held RPCs up for 170 ms. Costs no throughput (`make bench-hostile`, `make bench-streaming`)."""
+"""Seconds after which a computing thread yields the interpreter, set for the process. With Python's default of 5 ms a
+session of tiny frames delayed RPCs by 170 ms. It costs no throughput (`make bench-hostile`, `make bench-streaming`)."""
 
 MIN_READ = 4 * 1024
 MAX_READ = 64 * 1024
 """Bytes read at a time."""
 
 LONG = 0.002
-"""Seconds of a read after which less is read."""
+"""Seconds. After a read that takes longer, fewer bytes are read."""
 
 SLOW = 0.0005
-"""Seconds of a read from which on sessions take turns."""
+"""Seconds. A session whose read takes this long takes turns with other slow sessions."""
 
 
 class Turns:
-    """Lets one thread at a time go on, in the order in which they came."""
+    """A fair mutex: threads get it in the order in which they asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Turns:
         self._waiting: deque[threading.Lock] = deque()
 
     def take(self) -> None:
-        """Wait for those that came before; their turns must be short."""
+        """Wait until all earlier threads have had their turns, which must be short."""
         with self._lock:
             if not self._taken:
                 self._taken = True
@@ -47,7 +47,7 @@ class Turns:
         mine.acquire()
 
     def give(self) -> None:
-        """Pass the turn to the next one."""
+        """Pass the turn to the next thread."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -56,33 +56,33 @@ class Turns:
 
 
 _TURNS = Turns()
-"""Of all sessions of the process."""
+"""Shared by all sessions of the process."""
 
 
 class Pace:
-    """The reads of one session; used by one thread."""
+    """Chooses the size of each read of a session. Not thread-safe."""
 
     def __init__(self, turns: Turns = _TURNS) -> None:
         self._turns = turns
         self._slow = True
         self.size = MIN_READ
-        """Bytes to read next."""
+        """Maximum bytes of the next read."""
 
     def begin(self) -> float:
-        """Begin a read, with `end` to follow whatever happens; return what that takes."""
+        """Begin a read; return the argument for `end`, which must follow in any case."""
         if self._slow:
             self._turns.take()
         return time.thread_time()
 
     def end(self, began: float) -> None:
-        """End the read, when its bytes have been worked through."""
+        """End the read after its bytes were processed."""
         seconds = time.thread_time() - began
         if self._slow:
             self._turns.give()
         self.note(seconds)
 
     def note(self, seconds: float) -> None:
-        """Choose the next size by how long a read has taken."""
+        """Choose the size of the next read by the processor time of this read."""
         self._slow = seconds >= SLOW
         if seconds > LONG:
             self.size = max(MIN_READ, self.size // 2)

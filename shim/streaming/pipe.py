@@ -1,4 +1,4 @@
-"""The bytes of one client's connection, plain or under TLS, without ever waiting."""
+"""Non-blocking I/O on the connection of a client, plain or with TLS."""
 
 import array
 import fcntl
@@ -12,18 +12,18 @@ from itertools import islice
 from shim.streaming.spdy import Queued
 
 _BUFFERS = 64
-"""Of one `sendmsg`; the kernel takes 1024, but more than a socket's buffer is never sent at once."""
+"""Buffers of a `sendmsg`. The kernel allows 1024, but a socket's buffer is full before."""
 
 
 def end_sending(connected: socket.socket) -> None:
-    """Signal the end to the peer, without waiting: of TLS by close_notify (RFC 8446, 6.1), then of the connection."""
-    with suppress(OSError, ValueError):  # it has gone already; ssl.SSLError is an OSError
+    """Signal the end to the peer without waiting: with TLS by close_notify (RFC 8446, 6.1), then by a FIN."""
+    with suppress(OSError, ValueError):  # the peer is gone; ssl.SSLError is an OSError
         if isinstance(connected, ssl.SSLSocket):
             connected.settimeout(0)
-            with suppress(ssl.SSLWantReadError):  # the alert of the peer, which nothing depends on
+            with suppress(ssl.SSLWantReadError):  # the peer's close_notify is not needed
                 connected.unwrap()
     with suppress(OSError):
-        # That of an SSLSocket would drop what can still decrypt.
+        # SSLSocket.shutdown would drop the TLS state, and received bytes could not be decrypted.
         socket.socket.shutdown(connected, socket.SHUT_WR)
 
 
@@ -39,7 +39,7 @@ class Pipe:
         return self._socket.fileno()
 
     def receive(self, most: int) -> bytes | None:
-        """Return what has come, empty at the end, None when nothing is there. OSError when the connection is lost."""
+        """Return received bytes; empty at EOF, None if there are none now. Raise OSError if the connection is lost."""
         try:
             return self._socket.recv(most)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -47,11 +47,11 @@ class Pipe:
 
     @property
     def holds_data(self) -> bool:
-        """Return whether there is data that a poll does not report."""
+        """Return whether there are received bytes that poll does not report."""
         return False
 
     def send(self, buffers: Sequence[Queued]) -> int:
-        """Send from the first buffers on; how many bytes went, 0 when none can now."""
+        """Send the first buffers. Return the number of bytes sent, 0 if none can be sent now."""
         try:
             return self._socket.sendmsg(list(islice(buffers, _BUFFERS)))
         except BlockingIOError:
@@ -62,7 +62,7 @@ class Pipe:
         end_sending(self._socket)
 
     def unsent(self) -> int:
-        """Return the bytes that the kernel still has to deliver."""
+        """Return the number of bytes that the kernel has not delivered yet."""
         count = array.array("i", [0])
         fcntl.ioctl(self._socket, termios.TIOCOUTQ, count)
         return count[0]
@@ -81,11 +81,11 @@ class TlsPipe(Pipe):
 
     @property
     def holds_data(self) -> bool:
-        """Return whether there is data that was decrypted with an earlier piece."""
+        """Return whether TLS has decrypted bytes that were not read."""
         return self._tls.pending() > 0
 
     def send(self, buffers: Sequence[Queued]) -> int:
-        """Send one record at a time: what TLS was given once it must be given again."""
+        """Send the first buffer. After a failed call TLS requires the same buffer again."""
         try:
             return self._tls.send(buffers[0])
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):

@@ -1,8 +1,7 @@
-"""Port-forward: pairs of streams, one with the bytes of a connection, one with what went wrong with it.
+"""Port-forward: each connection has a data stream and an error stream.
 
-Over SPDY the client opens as many pairs as it likes, joined by a request id; over WebSocket channels there is one pair
-for each port of the request. Source: `k8s.io/kubelet/pkg/cri/streaming/portforward` and its clients, as seen on the
-wire.
+Over SPDY the client opens any number of such pairs, joined by a request id. Over WebSocket channels there is a pair for
+each port of the request. Source: `k8s.io/kubelet/pkg/cri/streaming/portforward` and the traffic of its clients.
 """
 
 import math
@@ -19,28 +18,28 @@ from shim.base.process import ProcessHandle
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming.channel import Channel
 from shim.streaming.relay import Link, Relay, end
+from shim.streaming.session import Session
 from shim.streaming.spdy import Headers
-from shim.streaming.transport import Session
 
 SPDY_PROTOCOLS = ("portforward.k8s.io",)
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 WEBSOCKET_PROTOCOLS = (TUNNEL_PROTOCOL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 
 Dial = Callable[[int], socket.socket]
-"""Connect to a port of the pod; ShimError when that cannot be."""
+"""Connects to a port of the pod; raises ShimError if that fails."""
 
 MAX_CONNECTIONS = 500
-"""Connections of one session at a time, those included that are being made: resetting its streams does not end one."""
+"""Connections of a session, including pending dials, since resetting its streams does not end a dial."""
 
 MAX_STREAMS = 2 * MAX_CONNECTIONS + 2
-"""Two for each connection, and a pair beyond the limit, so that it is refused with a reason."""
+"""Two for each connection, and a further pair, so that a connection over the limit is refused with a reason."""
 
 MAX_DIALS = 16
-"""Connections of one session that are being made at a time; each needs a thread."""
+"""Concurrent dials of a session; each takes a thread."""
 
 ENDED_SECONDS = 10.0
-"""How long connections go on after their pod has ended, for clients to take what is under way. They keep the network
-namespace of the pod."""
+"""Time for which connections go on after their pod has ended, so that clients can read data in flight. Open connections
+keep the pod's network namespace."""
 
 _DATA, _ERROR = "data", "error"
 
@@ -48,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 def channel_headers(ports: tuple[int, ...]) -> dict[int, Headers]:
-    """Return the WebSocket channels of `ports`, with the headers SPDY would have."""
+    """Return the WebSocket channels for `ports`, with the headers that their SPDY streams would have."""
     return {
         2 * index + which: (("streamtype", kind), ("port", str(port)), ("requestid", str(index)))
         for index, port in enumerate(ports)
@@ -57,13 +56,13 @@ def channel_headers(ports: tuple[int, ...]) -> dict[int, Headers]:
 
 
 def channel_greetings(ports: tuple[int, ...]) -> dict[int, bytes]:
-    """Return the first message of each WebSocket channel: its port, low byte first."""
+    """Return the first message of each WebSocket channel: its port, little-endian."""
     return {2 * index + which: port.to_bytes(2, "little") for index, port in enumerate(ports) for which in (0, 1)}
 
 
 @dataclass(slots=True)
 class _Half:
-    """A stream whose other one has not come yet."""
+    """A stream of a pair whose second stream is not open yet."""
 
     channel: Channel
     kind: str
@@ -72,12 +71,12 @@ class _Half:
 
 
 def forward(session: Session, *, dial: Dial, seconds: float, pause: ProcessHandle | None = None) -> None:
-    """Serve connections until the client has gone. The two streams of a pair must come within `seconds`.
+    """Serve connections until the client disconnects. A stream is reset if its pair is incomplete after `seconds`.
 
-    ENDED_SECONDS after the end of the process `pause` all is over, also for a client that has not read on.
+    ENDED_SECONDS after the end of the process `pause` all connections end, even if the client has not read everything.
 
-    Where the client has its streams from the beginning and can end none (WebSocket channels), it ends with the pod: as
-    soon as all its connections have ended, as in the kubelet's own server.
+    With WebSocket channels the client cannot open or end single streams. Then the session ends when the pod has closed
+    all connections, as in the kubelet's server.
     """
     forwarder = _Forwarder(session, dial=dial, seconds=seconds)
     if pause is not None:
@@ -89,7 +88,7 @@ def forward(session: Session, *, dial: Dial, seconds: float, pause: ProcessHandl
 
 
 class _Forwarder:
-    """Pairs the streams of a session, dials, and lets a relay copy."""
+    """Pairs the streams of a session, dials the pod, and passes the connections to a relay."""
 
     def __init__(self, session: Session, *, dial: Dial, seconds: float) -> None:
         self._session = session
@@ -99,22 +98,22 @@ class _Forwarder:
         self._to_dial: deque[_Pair] = deque()
         self._dialling = 0
         self._dialled: deque[tuple[_Pair, socket.socket | None, str]] = deque()
-        self._lock = threading.Lock()  # of _dialled and _closed
+        self._lock = threading.Lock()  # guards _dialled and _closed
         self._closed = False
         self._relay = Relay(session)
         self._until = math.inf
 
     def pod_ended(self) -> None:
-        """Take note that the pod has ended, from any thread."""
+        """Record that the pod has ended. Any thread may call it."""
         self._until = time.monotonic() + ENDED_SECONDS
         self._relay.wake()
 
     def run(self) -> None:
-        """Serve until it is over. Cancelled when the client has gone."""
+        """Serve until the session is over. Raise Cancelled if the client is gone."""
         while True:
-            fixed = self._session.fixed  # asked before the streams are taken, so that none can come behind them
+            fixed = self._session.fixed  # read before the streams are taken, so that no stream can follow
             while (channel := self._session.next_channel(seconds=0)) is not None:
-                self._drop_old()  # before each: it may be the half of another pair, with a request id that comes again
+                self._drop_old()  # before each stream, which may reuse the request id of an incomplete pair
                 self._take(channel)
             self._drop_old()
             self._start_dials()
@@ -151,7 +150,7 @@ class _Forwarder:
         other = self._waiting.pop(request_id, None)
         if other is None:
             self._waiting[request_id] = half
-        elif _fit(half, other) and self._connections() < MAX_CONNECTIONS:
+        elif _match(half, other) and self._connections() < MAX_CONNECTIONS:
             data, error = (other, half) if half.kind == _ERROR else (half, other)
             error.channel.abandon()
             self._to_dial.append(_Pair(data.channel, error.channel, half.port))
@@ -179,7 +178,7 @@ class _Forwarder:
                 self._dialling += 1
 
     def _connect(self, pair: "_Pair") -> None:
-        """Dial, in a thread of its own, and hand over what came of it."""
+        """Dial in a new thread, and pass the result to the session's thread."""
         pod, why = None, ""
         try:
             pod = self._dial(pair.port)
@@ -189,7 +188,7 @@ class _Forwarder:
             why = str(failure)
         except Exception as fault:
             log.exception("port-forward failed", port=pair.port)
-            why = f"unexpected {type(fault).__name__}, see the log of the shim"
+            why = f"unexpected {type(fault).__name__}, see the log of the server"
         with self._lock:
             if not self._closed:
                 self._dialled.append((pair, pod, why))
@@ -221,8 +220,8 @@ def _fail(pair: _Pair, why: str) -> None:
     end(pair.data, pair.error, why=why)
 
 
-def _fit(one: _Half, other: _Half) -> bool:
-    return one.port == other.port and {one.kind, other.kind} == {_DATA, _ERROR}
+def _match(half: _Half, other: _Half) -> bool:
+    return half.port == other.port and {half.kind, other.kind} == {_DATA, _ERROR}
 
 
 def _half(channel: Channel) -> _Half | None:

@@ -1,9 +1,9 @@
-"""Copies between the connections of one port-forward session and the pod, all of them in one thread.
+"""Copies data between all connections of a port-forward session and the pod in a single thread.
 
-A thread for each direction of each connection would cost a session tens of MiB, and the client decides how many
-connections there are. Nothing is held here. What the client sends goes to the pod in the thread that receives it, as
-far as the pod takes it at once; the rest waits in its channel for this thread, and counts against the client's windows.
-The other way bytes go from the pod's socket straight into the room that the client has left.
+The client decides how many connections there are, and two threads for each would take tens of MiB. The relay buffers
+nothing. The receiving thread passes input of the client to the pod as far as the pod takes it at once; the rest waits
+in the channel for the relay's thread, and counts against the client's windows. Data of the pod is read only when the
+client has room for it.
 """
 
 import select
@@ -16,21 +16,21 @@ import structlog
 from shim.base.wakeup import Waker
 from shim.domain.errors import Cancelled
 from shim.streaming.channel import Channel
+from shim.streaming.session import Session
 from shim.streaming.spdy import Buffer, NotAllowed, Queued
-from shim.streaming.transport import Session
 
 _PIECE = 64 * 1024
 _PIECES = 8
-"""Pieces of one connection from its pod before the others have their turn."""
+"""Pieces read from a connection of the pod before the next connection has its turn."""
 
 log = structlog.get_logger(__name__)
 
 
 class Link:
-    """One connection to the pod and its pair of streams; used by the relay's thread alone."""
+    """A connection to the pod and its pair of streams. Only the relay's thread uses it."""
 
     def __init__(self, pod: socket.socket, *, data: Channel, error: Channel, ends_with_pod: bool) -> None:
-        """`ends_with_pod`: it is over when the pod has sent all, since the client cannot end its direction."""
+        """`ends_with_pod`: the connection ends with the pod's output, since the client cannot close its direction."""
         pod.setblocking(False)
         self.pod = pod
         self.fd = pod.fileno()
@@ -40,17 +40,17 @@ class Link:
         self._ends_with_pod = ends_with_pod
         self._pod_done = False
         self._client_done = False
-        data.pour_into(self._send)
+        data.set_sink(self._send)
 
     def turn(self, ready: int) -> int | None:
-        """Copy what can be copied now, and return what to poll for; None once the connection is over.
+        """Copy in both directions without waiting. Return the events to poll for, or None if the connection is over.
 
-        `ready`: what poll has found. Cancelled when the client has gone, OSError when the pod has broken the connection
-        off.
+        `ready` are the events that poll has reported. Raise Cancelled if the client is gone, OSError if the pod has
+        reset the connection.
         """
-        if self._data.was_reset:  # nothing reads what the pod still sends, and it may never stop
+        if self._data.was_reset:  # nobody reads further output of the pod, which may be endless
             return None
-        # What was polled for and not found cannot be done now.
+        # Directions that were polled for and are not ready cannot be served now.
         unready = self.polled & ~ready if not ready & (select.POLLHUP | select.POLLERR) else 0
         wanted = unready & select.POLLIN or self._downward()
         wanted |= unready & select.POLLOUT or self._upward()
@@ -59,8 +59,8 @@ class Link:
         return wanted
 
     def close(self, why: str = "") -> None:
-        """End the connection; `why` goes to the client."""
-        self._data.pour_into(None)
+        """End the connection and send `why` to the client."""
+        self._data.set_sink(None)
         self.pod.close()
         end(self._data, self._error, why=why)
 
@@ -69,24 +69,24 @@ class Link:
             if self._pod_done:
                 return 0
             try:
-                came = self._from_pod()
+                data = self._from_pod()
             except BlockingIOError:
                 return select.POLLIN
-            if came is None:
+            if data is None:
                 return 0  # until the session has room again
-            if not came:
+            if not data:
                 self._pod_done = True
                 self._data.finish()
-                # kubectl closes its user's connection, and ends the data it sends, after the end of this one.
+                # kubectl closes its local connection and the data stream only after the end of the error stream.
                 self._error.finish()
-            elif len(came) < _PIECE:
-                return select.POLLIN  # most probably there is no more now
+            elif len(data) < _PIECE:
+                return select.POLLIN  # probably there is no more data now
         return select.POLLIN
 
     def _from_pod(self) -> Buffer | None:
         try:
             return self._data.write_from(self._receive)
-        except NotAllowed:  # the client has ended this direction, and may go on with the other
+        except NotAllowed:  # the client has closed this direction, and may still send
             return self._receive(_PIECE)
 
     def _receive(self, most: int) -> bytes:
@@ -96,12 +96,12 @@ class Link:
         if self._client_done:
             return 0
         try:
-            if not self._data.pour():
+            if not self._data.flush_to_sink():
                 return select.POLLOUT
             if self._data.drained:
                 self._client_done = True
                 self.pod.shutdown(socket.SHUT_WR)
-        except OSError:  # the pod has closed its reading side; what else it writes still counts
+        except OSError:  # the pod has stopped reading, but may still write
             self._client_done = True
             self._data.abandon()
         return 0  # until the client sends more
@@ -114,7 +114,7 @@ class Link:
 
 
 def end(data: Channel, error: Channel, *, why: str = "") -> None:
-    """End a pair of streams; `why` is what went wrong, for the client."""
+    """End a pair of streams and send `why`, if any, on the error stream."""
     with suppress(Cancelled):
         if why:
             error.write(why.encode(errors="replace"))
@@ -124,7 +124,7 @@ def end(data: Channel, error: Channel, *, why: str = "") -> None:
 
 
 class Relay:
-    """The connections of one session, and a way to wake the thread that serves them."""
+    """The connections of a session. `wake` may be called by any thread, the other methods by the relay's thread."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -132,7 +132,7 @@ class Relay:
         self._poll = select.poll()
         self._waker = Waker()
         self._poll.register(self._waker, select.POLLIN)
-        self._changed = False  # something is to be handled before the next wait
+        self._changed = False  # all connections must be served before the next wait
         self._waiting = False  # the thread is, or is about to be, in poll
         session.on_change(self.wake)
 
@@ -140,22 +140,19 @@ class Relay:
         return len(self._links)
 
     def add(self, link: Link) -> None:
-        """Serve a connection from the next turn on."""
+        """Serve a connection from the next `wait` on."""
         self._links[link.fd] = link
         self._changed = True
 
     def wake(self) -> None:
-        """Make `wait` return, from any thread."""
+        """Make `wait` return. Any thread may call it."""
         self._changed = True
         if self._waiting:
             self._waiting = False
             self._waker.wake()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until something has changed, or for so long, and copy what can be copied.
-
-        Cancelled when the client has gone.
-        """
+        """Wait up to `seconds` for a change, then serve the connections. Raise Cancelled if the client is gone."""
         self._waiting = True
         ready = dict(self._poll.poll(0 if self._changed else None if seconds is None else seconds * 1000))
         self._waiting = False
@@ -179,7 +176,7 @@ class Relay:
             self._poll_for(link, wanted)
 
     def _poll_for(self, link: Link, wanted: int) -> None:
-        """Poll for events, not at all for none: else poll would return at once for a connection that has broken off."""
+        """Poll for the events `wanted`. A connection without events is unregistered, as poll always reports POLLHUP."""
         if wanted:
             self._poll.register(link.fd, wanted)
         elif link.polled:

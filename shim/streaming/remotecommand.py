@@ -1,7 +1,7 @@
-"""Remote command: what the streams of an exec or attach are, and how its end is reported.
+"""Remote command: the streams of exec and attach, and the status at their end.
 
-Source: `k8s.io/kubelet/pkg/cri/streaming/remotecommand` and its clients, as seen on the wire. `v4.channel.k8s.io`
-brought the status as JSON, v3 the resize stream; before, the error stream had a text or nothing.
+Source: `k8s.io/kubelet/pkg/cri/streaming/remotecommand` and the traffic of its clients. `v3.channel.k8s.io` added the
+resize stream, v4 the status as JSON; before v4 the error stream has plain text or is empty.
 """
 
 import time
@@ -12,9 +12,9 @@ import msgspec
 
 from shim.domain.errors import DeadlineExceeded, InvalidArgument
 from shim.streaming.channel import Channel
-from shim.streaming.sessions import RemoteTask
+from shim.streaming.session import Session
 from shim.streaming.spdy import Buffer, Headers
-from shim.streaming.transport import Session
+from shim.streaming.tokens import RemoteTask
 
 SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 
@@ -27,17 +27,17 @@ WEBSOCKET_PROTOCOLS = (
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE = "stdin", "stdout", "stderr", "error", "resize"
 NUMBERS = {STDIN: 0, STDOUT: 1, STDERR: 2, ERROR: 3, RESIZE: 4}
-"""Of the WebSocket channels."""
+"""Numbers of the WebSocket channels."""
 
 _STREAM_TYPE = "streamtype"
 _MAX_SIZE_TEXT = 4096
 _SIZES = 16
-"""Messages of a piece of the resize stream that are decoded, from its end: only the last size counts."""
+"""Only the last messages of a piece of the resize stream are decoded, since only the last size counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """The streams of one session, as the client opened them; None for what was not asked for."""
+    """The streams that the client has opened; None for a stream that was not requested."""
 
     session: Session
     error: Channel
@@ -48,28 +48,28 @@ class Streams:
 
 
 class TerminalSize(msgspec.Struct, frozen=True, rename="pascal"):
-    """One message of the resize stream, in characters."""
+    """A message of the resize stream, in characters."""
 
     width: int
     height: int
 
 
 def expected_streams(task: RemoteTask, *, protocol: str) -> list[str]:
-    """Return the stream types a client opens for `task`."""
+    """Return the types of the streams that a client opens for `task`."""
     asked = {STDIN: task.stdin, STDOUT: task.stdout, STDERR: task.stderr, ERROR: True}
     asked[RESIZE] = task.tty and protocol.startswith(("v3.", "v4.", "v5."))
     return [kind for kind, wanted in asked.items() if wanted]
 
 
 def channel_headers(task: RemoteTask, *, protocol: str) -> dict[int, Headers]:
-    """Return the WebSocket channels of `task`, with the headers SPDY would have."""
+    """Return the WebSocket channels for `task`, with the headers that their SPDY streams would have."""
     return {NUMBERS[kind]: ((_STREAM_TYPE, kind),) for kind in expected_streams(task, protocol=protocol)}
 
 
 def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: float) -> Streams:
-    """Wait until the client has opened all streams, and take them.
+    """Wait until the client has opened all streams, accept and return them.
 
-    DeadlineExceeded after `seconds`, InvalidArgument for a stream that does not belong to the task.
+    Raise DeadlineExceeded after `seconds`, InvalidArgument for an unexpected stream, Cancelled if the client is gone.
     """
     expected = expected_streams(task, protocol=protocol)
     found: dict[str, Channel] = {}
@@ -96,7 +96,7 @@ def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: 
 
 
 class Sizes:
-    """Terminal sizes of the resize stream: JSON objects in a row, split anywhere. For one thread at a time."""
+    """Terminal sizes of the resize stream: consecutive JSON objects, split anywhere. Not thread-safe."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -104,12 +104,12 @@ class Sizes:
         self._last: TerminalSize | None = None
 
     def known(self) -> TerminalSize | None:
-        """Return the last size that has come so far, None when none has."""
+        """Return the last size received so far; None if there is none."""
         self._last = self._newest() or self._last
         return self._last
 
     def __iter__(self) -> Iterator[TerminalSize]:
-        """Yield what else comes until the stream ends; of sizes that came together, the last."""
+        """Yield further sizes until the stream ends; of sizes received together, only the last."""
         while piece := self._channel.read():
             size = self._last_of(piece)
             size = self._newest() or size
@@ -123,15 +123,15 @@ class Sizes:
         return last
 
     def abandon(self) -> None:
-        """Read no more; see `Channel`."""
+        """Stop reading."""
         self._channel.abandon()
 
     def _last_of(self, piece: Buffer) -> TerminalSize | None:
         whole, brace, rest = (self._text + bytes(piece)).rpartition(b"}")
         self._text = rest[-_MAX_SIZE_TEXT:]
         last = None
-        for one in whole.split(b"}")[-_SIZES:] if brace else ():
-            last = _size(one + b"}") or last
+        for message in whole.split(b"}")[-_SIZES:] if brace else ():
+            last = _size(message + b"}") or last
         return last
 
 
@@ -144,18 +144,18 @@ def _size(text: bytes) -> TerminalSize | None:
 
 
 def status_from_exit_code(code: int, *, protocol: str) -> bytes:
-    """Return the message of the error stream for a command that has ended."""
-    words = f"command terminated with non-zero exit code: {code}"
+    """Return the message of the error stream for a command that has exited."""
+    message = f"command terminated with non-zero exit code: {code}"
     if not _has_json_status(protocol):
-        return words.encode() if code else b""
+        return message.encode() if code else b""
     if not code:
         return _status("Success")
     causes = [{"reason": "ExitCode", "message": str(code)}]
-    return _status("Failure", message=words, reason="NonZeroExitCode", details={"causes": causes})
+    return _status("Failure", message=message, reason="NonZeroExitCode", details={"causes": causes})
 
 
 def status_from_failure(message: str, *, protocol: str) -> bytes:
-    """Return the message of the error stream for a command or attachment that has failed."""
+    """Return the message of the error stream for an exec or attach that has failed."""
     if not _has_json_status(protocol):
         return message.encode(errors="replace")
     causes = [{"message": message}]

@@ -1,7 +1,7 @@
-"""The sending half of a session: what waits to be sent, and the poll for the connection.
+"""The sending half of a session: the bytes to send, and the poll for the connection.
 
-Strategy: a writer queues its bytes and sends them itself, as far as the connection takes them at once. For the rest,
-and to read again where that was paused, it wakes the session's thread, which waits in `wait` and calls `flush`.
+A writer queues its bytes and sends as many as the connection takes at once. For the rest, and to resume paused reading,
+it wakes the session's thread, which waits in `wait` and calls `flush`.
 """
 
 import os
@@ -22,7 +22,7 @@ _READ = select.POLLIN | select.POLLRDHUP
 
 
 class Sender:
-    """Sends for the channels (`shim.streaming.channel.Sending`). All but `wait` is called under the session's lock."""
+    """Implements `shim.streaming.channel.Sending`. All methods but `wait` are called under the session's lock."""
 
     def __init__(self, pipe: Pipe, wire: Wire, channels: ChannelTable) -> None:
         self._pipe = pipe
@@ -33,22 +33,22 @@ class Sender:
         self._poll = select.poll()
         self._waker: Waker | None = None
         self.polled = 0
-        """What the poll waits for on the connection."""
+        """Events that the poll waits for on the connection."""
         self._sent = 0  # bytes that the connection has taken
-        self._watched: dict[int, Callable[[], object]] = {}  # by descriptor, which is ours
-        self._new: list[int] = []  # of them those that are not polled yet
+        self._watched: dict[int, Callable[[], object]] = {}  # by descriptor, which the sender owns
+        self._new: list[int] = []  # watched descriptors that are not polled yet
         self._closed = False
 
     # For the channels
 
     def accept(self, channel: Channel) -> None:
         """Accept the stream."""
-        with suppress(NotAllowed):  # the client has ended the stream in the meantime
+        with suppress(NotAllowed):  # the client has closed the stream meanwhile
             self._wire.reply(channel.id)
             self._send()
 
     def room(self, channel: Channel) -> int:
-        """Return how many bytes may be queued; 0 to wait, NotAllowed when the stream is gone."""
+        """Return how many bytes may be queued; 0 to wait. Raise NotAllowed if the stream is closed."""
         room = self._wire.send_window(channel.id)
         self._short = self._short or not room
         return room
@@ -67,19 +67,19 @@ class Sender:
         self._send()
 
     def reset(self, channel: Channel) -> None:
-        """End the stream."""
+        """Close the stream in both directions."""
         self._wire.reset(channel.id)
         self._channels.forget(channel)
         self._send()
 
     def _send(self) -> None:
-        """Send what can be sent at once, and leave the rest, and reading again, to the session's thread."""
-        if self._channels.lost:
+        """Send as much as the connection takes; leave the rest, and paused reading, to the session's thread."""
+        if self._channels.end_reason:
             return
         if not self.polled & select.POLLOUT:
             try:
                 self.flush()
-            except OSError:  # the session's thread meets it too
+            except OSError:  # the session's thread gets the error too
                 self.wake()
         if self._wanted() & ~self.polled:
             self.wake()
@@ -88,11 +88,11 @@ class Sender:
 
     @property
     def sent_all(self) -> bool:
-        """Return whether the connection has taken all that was flushed."""
+        """Return whether the connection has taken all flushed bytes."""
         return not self._unsent
 
     def flush(self) -> None:
-        """Send what the connection takes now. OSError when it is lost."""
+        """Send as much as the connection takes now. Raise OSError if it is lost."""
         while True:
             if not self._unsent:
                 self._unsent.extend(self._wire.buffers_to_send())
@@ -109,14 +109,14 @@ class Sender:
 
     @property
     def delivered(self) -> int:
-        """Return about how many bytes the client's side has taken, to be compared with a later count."""
+        """Return the approximate number of bytes that the client's side has received, to measure progress."""
         try:
             return self._sent - self._pipe.unsent()
         except (OSError, ValueError):  # closed
             return self._sent
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """Call `call` in the session's thread once `fd` is readable. It becomes the sender's, which closes it."""
+        """Call `call` in the session's thread once `fd` is readable. The sender owns and closes `fd`."""
         if self._closed:
             os.close(fd)
             return
@@ -139,12 +139,12 @@ class Sender:
         return (_READ if reading else select.POLLRDHUP) | (select.POLLOUT if self._unsent else 0)
 
     def open(self) -> None:
-        """Make `wake` wake a `wait` from now on. OSError where no descriptor is free."""
+        """Create the waker for `wake`. Raise OSError if no descriptor is free."""
         self._waker = Waker()
         self._poll.register(self._waker, select.POLLIN)
 
     def prepare_wait(self, *, reading: bool = False) -> None:
-        """Set what the next `wait` waits for; `reading`: for data although the protocol does not want any now."""
+        """Set the events of the next `wait`; `reading`: wait for data even if the protocol wants none now."""
         while self._new:
             self._poll.register(self._new.pop(), select.POLLIN)
         wanted = self._wanted(reading=reading)
@@ -153,7 +153,7 @@ class Sender:
             self.polled = wanted
 
     def wait(self, seconds: float) -> int:
-        """Wait for the connection or `wake`, and return the connection's events. Only for the session's thread."""
+        """Wait for the connection or `wake`; return the events of the connection. Only for the session's thread."""
         if self._pipe.holds_data and self.polled & select.POLLIN:
             seconds = 0
         events = dict(self._poll.poll(seconds * 1000))
@@ -167,12 +167,12 @@ class Sender:
         return next(iter(events.values()), 0)
 
     def wake(self) -> None:
-        """End the `wait` under way, or the next one."""
+        """End the current `wait`, or the next."""
         if self._waker is not None:
             self._waker.wake()
 
     def close(self) -> None:
-        """Drop what was not sent, and close the connection. Idempotent."""
+        """Drop unsent bytes and close the connection. Idempotent."""
         self._closed = True
         self._unsent.clear()
         while self._watched:

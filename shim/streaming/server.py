@@ -1,4 +1,4 @@
-"""The streaming server: accepts, reads a request, takes its token, and gives the session a thread."""
+"""The streaming server: accepts connections, checks requests and tokens, and runs each session in a thread."""
 
 import socket
 import ssl
@@ -13,55 +13,54 @@ import structlog
 from shim.base import deadline
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, remotecommand, spdy
-from shim.streaming.admission import Admission
+from shim.streaming.admission import FULL, Admission, Refusals, Slot, Slots
 from shim.streaming.http import Refused, Request, RequestReader, Upgrade, check_origin, refusal_bytes, upgrade_of
 from shim.streaming.listener import Listener
 from shim.streaming.pipe import Pipe, TlsPipe, end_sending
-from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
-from shim.streaming.slots import FULL, Refusals, Slot, Slots
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
+from shim.streaming.tokens import PortForwardTask, RemoteTask, Task, Tokens
 from shim.streaming.websocket import Channels, ChannelWire, TunnelWire
 from shim.streaming.wire import Wire
 
 REQUEST_SECONDS = 10.0
-"""For the TLS handshake and the request together."""
+"""Bound on the TLS handshake and the request together."""
 
 MAX_REQUESTS = 256
-"""Connections whose request is not complete, at a time; see `slots`. Sessions have limits of their own."""
+"""Connections without a complete request; see `admission`. Sessions have other limits."""
 
 MAX_REFUSED = 64
-"""Connections whose client still reads its refusal, at a time; beyond that the oldest is cut."""
+"""Connections whose client is reading a refusal; beyond this number the oldest is closed."""
 
 MAX_STARTING = MAX_REQUESTS + 2 * MAX_REFUSED
-"""Threads of connections that are no sessions yet, or will be none: those above, and those that were cut and end."""
+"""Threads of connections without a session: those above, and those that end after their connection was closed."""
 
 REFUSED_SECONDS = 1.0
-"""A refused client may take to read why."""
+"""Time for a refused client to read the refusal."""
 
 _PIECE = 16 * 1024
 
 Serve = Callable[[Task, Session, str], None]
-"""Serve a session of a task in the stream protocol given, until it is over."""
+"""Serves a session of a task with a stream protocol until the session is over."""
 
 log = structlog.get_logger(__name__)
 
 
 class StreamServer:
-    """Serves a listener, for one start and one stop."""
+    """Serves a listener. It can be started and stopped once."""
 
     def __init__(
         self,
         listener: Listener,
         *,
-        sessions: Sessions,
+        tokens: Tokens,
         serve: Serve,
         idle_timeout: float,
         max_sessions: int = 512,
         max_sessions_each: int = 64,
     ) -> None:
-        """`max_sessions` at once in all, and of them `max_sessions_each` of one container or pod."""
+        """Allow `max_sessions` at a time, and `max_sessions_each` for a container or pod."""
         self._listener = listener
-        self._sessions = sessions
+        self._tokens = tokens
         self._serve = serve
         self._idle_timeout = idle_timeout
         self._admission = Admission(most=max_sessions, most_each=max_sessions_each)
@@ -75,16 +74,16 @@ class StreamServer:
         self._thread = threading.Thread(target=self._accept, name="streaming", daemon=True)
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         self._thread.start()
         log.info("serving streams", url=self._listener.base_url)
 
     def stop(self, *, grace: float) -> bool:
-        """Accept nothing more, end the sessions, and wait for them up to `grace` seconds; whether all ended."""
+        """Stop accepting, end all sessions, and wait up to `grace` seconds; return whether all have ended."""
         with self._changed:
             self._stopping = True
             running = list(self._running)
-        # Closing a socket does not wake who waits in accept on it.
+        # Closing a socket does not wake a thread in accept; shutdown does.
         with suppress(OSError):
             self._listener.socket.shutdown(socket.SHUT_RDWR)
         self._listener.socket.close()
@@ -95,7 +94,7 @@ class StreamServer:
             return self._changed.wait_for(lambda: not self._running, grace)
 
     def row(self) -> dict[str, object]:
-        """Return how many sessions are open, for people."""
+        """Return the number of open sessions, for the state dump."""
         with self._changed:
             return {"open": len(self._running)}
 
@@ -106,12 +105,12 @@ class StreamServer:
             except OSError as error:
                 if self._stopping:
                     return
-                # No descriptor is free, or the client has gone before it was accepted.
+                # No descriptor is free, or the client disconnected before it was accepted.
                 log.warning("failed to accept streaming connection", error=error)
                 with self._changed:
                     self._changed.wait(0.1)
                 continue
-            self._starting.acquire()  # they end within seconds: the slots see to it
+            self._starting.acquire()  # a thread is free within seconds, since slots bound the connections
             slot, full = self._requests.take(connected)
             if full:
                 self._refusals.note(FULL, text=f"{MAX_REQUESTS} connections have not sent a request; the oldest ends")
@@ -133,7 +132,7 @@ class StreamServer:
             self._run(*found)
 
     def _open_session(self, slot: Slot) -> tuple[Task, Session, str] | None:
-        """Read the request and upgrade the connection; None when it has ended."""
+        """Read the request and upgrade the connection; None if it has ended."""
         scope = deadline.Scope(seconds=REQUEST_SECONDS)
         session = None
         try:
@@ -157,7 +156,7 @@ class StreamServer:
             secured.do_handshake()
 
     def _session(self, slot: Slot, scope: deadline.Scope) -> tuple[Task, Session, str] | None:
-        """Read the request; None when it was refused, or the connection was cut for another one, which is counted."""
+        """Read the request; None if it was refused, or the connection was closed for a new connection."""
         try:
             request = _read_request(slot.connected, scope)
         except Refused as refused:
@@ -194,7 +193,7 @@ class StreamServer:
             connected.settimeout(scope.remaining())
             connected.sendall(refusal_bytes(refused))
             end_sending(connected)
-            # What the client still sends must not reset the connection before it has read the answer.
+            # Unread input would reset the connection before the client has read the response, so read it.
             while left := scope.remaining():
                 connected.settimeout(left)
                 if not connected.recv(_PIECE):
@@ -207,14 +206,14 @@ class StreamServer:
     def _admit(self, request: Request) -> tuple[Task, Upgrade]:
         check_origin(request, hosts=self._listener.hosts)
         kind, token = _kind_and_token(request.path)
-        task = self._sessions.peek(kind, token)
+        task = self._tokens.peek(kind, token)
         if task is None:
             raise _not_found()
         upgrade = _upgrade(task, request)
         if full := self._admission.enter(task):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, full)
-        # Only now: a client that was refused may come again, or ask for another protocol.
-        if self._sessions.take(kind, token) is None:
+        # Take the token last: a refused client may try again, or with another protocol.
+        if self._tokens.take(kind, token) is None:
             self._admission.leave(task)
             raise _not_found()
         return task, upgrade
@@ -236,7 +235,7 @@ class StreamServer:
         loop = threading.Thread(target=session.run, name=f"{task.kind} client", daemon=True)
         try:
             loop.start()
-        except RuntimeError as error:  # no thread is available
+        except RuntimeError as error:  # no thread can be started
             log.warning("failed to start streaming session", kind=task.kind, error=error)
             session.close(str(error))
             return
@@ -281,7 +280,7 @@ def _kind_and_token(path: str) -> tuple[str, str]:
 
 
 def _not_found() -> Refused:
-    # The same answer whether a token was used, is too old or never was: a guesser learns nothing.
+    # The same response for used, expired and unknown tokens: guessing reveals nothing.
     return Refused(HTTPStatus.NOT_FOUND, "there is no such streaming request, or not any more")
 
 

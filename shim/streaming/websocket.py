@@ -1,7 +1,7 @@
-"""Sessions over WebSocket: channels that are numbered in the first byte of each message, or SPDY as a tunnel.
+"""Sessions over WebSocket: channels, whose number is the first byte of each message, or a tunnel of SPDY.
 
-Sources: RFC 6455, and the `channel.k8s.io` subprotocols as kubectl, the API server and the kubelet speak them.
-WebSocket has no windows: what is held for slow readers, and queued for slow clients, bounds what is read.
+Sources: RFC 6455, and the `channel.k8s.io` subprotocols as kubectl, the API server and the kubelet use them. WebSocket
+has no flow control windows, so reading stops while too many bytes wait for slow readers or slow clients.
 """
 
 import base64
@@ -31,23 +31,23 @@ from shim.streaming.spdy import (
 )
 
 MAX_HELD = 1 << 20
-"""Bytes that wait for slow readers before no more is read."""
+"""Reading stops while this many bytes wait for slow readers."""
 
 MAX_QUEUED = 256 * 1024
-"""Bytes that wait for a slow client before no more is written, and no more is read: each ping is answered."""
+"""Writing and reading stop while this many bytes wait for a slow client. Reading, since each ping is answered."""
 
 CLOSE_CHANNEL = 255
-"""`v5.channel.k8s.io`: the next byte is the channel of which nothing more comes."""
+"""In `v5.channel.k8s.io` a message on this channel names the channel that the client closes."""
 
 _COPY_UP_TO = 4096
-"""Bytes of one buffer in which short frames are put together."""
+"""Bytes of a buffer in which short frames are merged."""
 
 _NORMAL_CLOSURE, _PROTOCOL_ERROR = 1000, 1002
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Part of a message."""
+    """A part of a message."""
 
     data: bytes
     first: bool
@@ -55,20 +55,20 @@ class _Piece:
 
 
 class _Messages:
-    """Frames and messages, whatever they mean."""
+    """The frames and messages of a connection."""
 
     def __init__(self) -> None:
         self._protocol = Connection(ConnectionType.SERVER)
         self._out: list[Queued] = []
-        self._inside = False  # a message of which more comes
+        self._inside = False  # a message is incomplete
         self.queued = 0
-        self.ended = ""  # why, once it is
+        self.ended = ""  # the reason; empty while the connection is open
 
     def receive(self, data: bytes) -> Iterator[_Piece]:
-        """Yield the pieces of messages in `data`, after which `ended` may be set. Pings are answered.
+        """Yield the pieces of messages in `data`, and answer pings. Afterwards `ended` may be set.
 
-        The bytes are taken while the pieces are: those of a read full of tiny messages are never all there. Nothing is
-        taken after the end, also not of the same read when what was yielded is the reason for it.
+        It decodes lazily, so that the pieces of a read full of tiny messages are never all in memory. It stops as soon
+        as the connection has ended, also if the caller ends it because of a piece.
         """
         if self.over():
             return
@@ -88,7 +88,7 @@ class _Messages:
             self.end(f"not WebSocket: {error}")
 
     def over(self) -> bool:
-        """Return whether nothing more is taken."""
+        """Return whether the connection has ended."""
         return bool(self.ended)
 
     def _piece(self, message: TextMessage | BytesMessage) -> _Piece:
@@ -100,29 +100,29 @@ class _Messages:
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
             self._send(event.response())
             self.ended = f"closed with code {event.code}"
-        else:  # an answer to the close of this side, or a frame that wsproto could not read
+        else:  # an answer to this side's close, or a frame that wsproto could not parse
             self.end(f"closed with code {event.code}")
 
     def send(self, data: bytes, *, text: bool = False) -> None:
-        """Queue a message; nothing after the end."""
+        """Queue a message, unless the connection has ended."""
         self._send(TextMessage(data.decode("ascii")) if text else BytesMessage(data))
 
     def close(self, code: int) -> None:
-        """Queue the end of what is sent. Idempotent."""
+        """Queue a close frame. Idempotent."""
         self._send(CloseConnection(code))
 
     def end(self, why: str) -> None:
-        """Take nothing more, since the client has broken the protocol, and send that as the reason. Idempotent."""
+        """End the connection because the client has violated the protocol. Idempotent."""
         self.close(_PROTOCOL_ERROR)
         self.ended = self.ended or why
 
     def take(self) -> list[Queued]:
-        """All that is queued."""
+        """Remove and return all queued buffers."""
         out, self._out, self.queued = self._out, [], 0
         return out
 
     def _send(self, event: Frame) -> None:
-        """Queue an event, or nothing where it is too late: after a close only the other side's close may follow."""
+        """Queue an event, unless the connection is closing: after the client's close only a close may be sent."""
         closes = isinstance(event, CloseConnection)
         if self._protocol.state is ConnectionState.OPEN or (
             closes and self._protocol.state is ConnectionState.REMOTE_CLOSING
@@ -133,26 +133,26 @@ class _Messages:
         last = self._out[-1] if self._out else None
         if isinstance(last, bytearray) and len(last) + len(data) <= _COPY_UP_TO:
             last += data
-        else:  # answers to pings are short: as objects of their own they would cost twenty times their size
+        else:  # answers to pings are short: separate objects would take twenty times their size
             self._out.append(data if len(data) > _COPY_UP_TO else bytearray(data))
         self.queued += len(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """The channels of a connection: fixed by the request, not opened by the client."""
+    """The channels of a connection. The request determines them; the client does not open them."""
 
     headers: Mapping[int, Headers]
-    """By number, as SPDY would have opened them."""
+    """By number, the headers that the SPDY streams would have."""
     greetings: Mapping[int, bytes] = field(default_factory=dict)
-    """First messages; an empty one means that the server is ready."""
+    """First messages by number; an empty message means that the server is ready."""
     base64: bool = False
     closes: bool = False
-    """The client can end a channel (`v5`)."""
+    """The client can close a channel (`v5`)."""
 
 
 class ChannelWire:
-    """The WebSocket protocol of remote commands, as a `shim.streaming.wire.Wire`."""
+    """The `channel.k8s.io` protocols as a `shim.streaming.wire.Wire`."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -161,8 +161,8 @@ class ChannelWire:
         self._receiving = set(channels.headers)
         self._held = 0
         self._begun = False
-        self._current = -1  # the channel of the message under way
-        self._rest = b""  # base64 that is no whole group yet
+        self._current = -1  # the channel of the current message
+        self._rest = b""  # an incomplete group of base64
 
     def receive_data(self, data: bytes) -> Iterator[Event]:
         """Yield the events of these bytes."""
@@ -179,7 +179,7 @@ class ChannelWire:
 
     @property
     def fixed(self) -> bool:
-        """Return whether no further stream will be opened, and the client cannot end one alone."""
+        """Return whether the set of streams is fixed: the client can neither open nor close single streams."""
         return self._begun
 
     @property
@@ -189,11 +189,11 @@ class ChannelWire:
 
     @property
     def closed(self) -> bool:
-        """Return whether to send what is queued, and then close."""
+        """Return whether the owner must send the queued bytes and then close."""
         return self._messages.over()
 
     def buffers_to_send(self) -> list[Queued]:
-        """Remove and return all that is queued."""
+        """Remove and return all queued buffers."""
         return self._messages.take()
 
     def reply(self, stream_id: int) -> None:
@@ -206,19 +206,19 @@ class ChannelWire:
         return max(0, MAX_QUEUED - self._messages.queued)
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """Queue bytes. There is no half-close: a channel ends with the connection."""
+        """Queue bytes. There is no half-close in this direction: a channel ends with the connection."""
         self.send_window(stream_id)
         if data:
             self._send(stream_id, data)
         if fin:
             self._open.discard(stream_id)
 
-    def acknowledge(self, stream_id: int, count: int) -> None:  # noqa: ARG002 - all channels share one bound
+    def acknowledge(self, stream_id: int, count: int) -> None:  # noqa: ARG002 - all channels share a bound
         """Record that the application has consumed bytes."""
         self._held -= count
 
-    def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:  # noqa: ARG002 - has no word for it
-        """End a stream, both ways."""
+    def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:  # noqa: ARG002 - not sent
+        """Close both directions of a channel here; the protocol has no message for it."""
         self._open.discard(stream_id)
         self._receiving.discard(stream_id)
 
@@ -254,7 +254,7 @@ class ChannelWire:
             return self._close_channels(data[:1])
         if self._channels.base64:
             data = self._decode(data, last=piece.last)
-        # Channels that were not asked for are ignored, as all servers of this protocol do.
+        # Unknown channels are ignored, as in all servers of this protocol.
         if not data or number not in self._receiving:
             return []
         self._held += len(data)
@@ -277,7 +277,7 @@ class ChannelWire:
 
 
 class TunnelWire(spdy.Connection):
-    """SPDY whose bytes are the payload of binary messages, as port-forward over WebSocket has it."""
+    """SPDY in the payload of binary messages, for port-forward over WebSocket."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
@@ -296,7 +296,7 @@ class TunnelWire(spdy.Connection):
         return super().wants_data and self._messages.queued < MAX_QUEUED
 
     def buffers_to_send(self) -> list[Queued]:
-        """Remove and return all that is queued."""
+        """Remove and return all queued buffers."""
         if inner := super().buffers_to_send():
             self._messages.send(b"".join(inner))
         return self._messages.take()

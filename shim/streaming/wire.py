@@ -1,4 +1,4 @@
-"""How the streams of a session share one connection, whatever the protocol."""
+"""The interface of the protocols that carry the streams of a session over one connection."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,14 +7,14 @@ from shim.streaming.spdy import Buffer, Event, Queued, ResetStatus
 
 
 class Wire(Protocol):
-    """A protocol without input or output. `shim.streaming.spdy.Connection` is one, and its manual holds for all.
+    """A protocol without I/O. The manual of `shim.streaming.spdy` holds for all implementations.
 
-    `NotAllowed` is raised for a stream that is gone. Streams come as `StreamOpened`, and what they are is said by their
-    headers, also where the protocol numbers them and has no headers.
+    Methods raise `NotAllowed` for a closed stream. Each stream begins with a `StreamOpened`, whose headers say its
+    type; protocols with numbered streams generate these headers.
     """
 
     def receive_data(self, data: bytes) -> Iterable[Event]:
-        """Yield the events of these bytes. The first call has what came with the HTTP request, often nothing."""
+        """Yield the events of these bytes. The first call gets the bytes received after the HTTP request, if any."""
         ...
 
     def receive_eof(self) -> Iterable[Event]:
@@ -23,7 +23,7 @@ class Wire(Protocol):
 
     @property
     def fixed(self) -> bool:
-        """Return whether no further stream will be opened, and the client cannot end one alone."""
+        """Return whether the set of streams is fixed: the client can neither open nor close single streams."""
         ...
 
     @property
@@ -33,11 +33,11 @@ class Wire(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Return whether to send what is queued, and then close."""
+        """Return whether the owner must send the queued bytes and then close."""
         ...
 
     def buffers_to_send(self) -> list[Queued]:
-        """Remove and return all that is queued."""
+        """Remove and return all queued buffers."""
         ...
 
     def reply(self, stream_id: int) -> None:
@@ -49,7 +49,7 @@ class Wire(Protocol):
         ...
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """Queue bytes; `fin` half-closes, where the protocol can."""
+        """Queue bytes; `fin` half-closes the stream if the protocol can."""
         ...
 
     def acknowledge(self, stream_id: int, count: int) -> None:
@@ -57,7 +57,7 @@ class Wire(Protocol):
         ...
 
     def reset(self, stream_id: int, status: ResetStatus = ...) -> None:
-        """End a stream, both ways."""
+        """Close both directions of a stream."""
         ...
 
     def goaway(self) -> None:

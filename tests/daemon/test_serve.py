@@ -30,7 +30,7 @@ from shim.daemon.state_dump import StateDump
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
 from shim.streaming.listener import listen
-from shim.streaming.sessions import PortForwardTask
+from shim.streaming.tokens import PortForwardTask
 from tests.facts import mode_of
 
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, 0)
@@ -427,7 +427,7 @@ def test_sessions_are_limited_by_the_settings(rt: Runtime) -> None:
         open_ones.enter_context(daemon._serve_streams(rt, listener, dump=StateDump()))
         found = []
         for pod in ("a", "a", "b", "c"):
-            path = urlsplit(rt.sessions.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path
+            path = urlsplit(rt.stream_tokens.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path
             client = open_ones.enter_context(socket.create_connection(where, timeout=SECONDS))
             head = f"POST {path} HTTP/1.1\r\nHost: {where[0]}:{where[1]}\r\n"
             client.sendall(f"{head}Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n".encode())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shim.domain.errors import Cancelled
 from shim.streaming import spdy
 from shim.streaming.http import MAX_HEAD, Refused, RequestReader, check_origin, refusal_bytes, upgrade_of
+from shim.streaming.session import Session
 from shim.streaming.spdy.headers import DICTIONARY
-from shim.streaming.transport import Session
 from shim.streaming.websocket import Channels, ChannelWire, TunnelWire
 from shim.streaming.wire import Wire
 from tests.fuzz.target import Run, Target, pure

@@ -1,4 +1,4 @@
-"""The client's end of a session: real sockets, and the real protocols in the client's role."""
+"""Clients of the streaming server, with real sockets and protocols."""
 
 import socket
 import threading
@@ -12,8 +12,8 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 
 from shim.streaming import spdy
 from shim.streaming.pipe import Pipe
-from shim.streaming.sessions import Kind, RemoteTask
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
+from shim.streaming.tokens import Kind, RemoteTask
 from shim.streaming.wire import Wire
 from tests.streaming.spdy.client import ClientConnection, Event, PingAcked, StreamReplied
 
@@ -21,7 +21,7 @@ SECONDS = 20.0
 
 
 def task(**changes: object) -> RemoteTask:
-    """An exec with output and errors."""
+    """Return an exec task with stdout and stderr."""
     values: dict[str, object] = {
         "kind": Kind.EXEC,
         "container_id": "c",
@@ -35,7 +35,7 @@ def task(**changes: object) -> RemoteTask:
 
 @contextmanager
 def session_of(wire: Wire, *, idle_timeout: float = 0, early: bytes = b"") -> Iterator[tuple[Session, socket.socket]]:
-    """Run a session, and give it with the client's socket."""
+    """Run a session, and yield it with the client's socket."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(SECONDS)
     session = Session(Pipe(ours), wire, idle_timeout=idle_timeout, early=early)
@@ -51,7 +51,7 @@ def session_of(wire: Wire, *, idle_timeout: float = 0, early: bytes = b"") -> It
 
 
 def seconds_of_trickle(connected: socket.socket) -> float:
-    """Send a byte now and then, until the other end does not take any, and return how long that went on."""
+    """Send a byte from time to time until the peer stops reading; return the seconds until then."""
     began = time.monotonic()
     with suppress(OSError):
         while time.monotonic() - began < SECONDS:
@@ -62,7 +62,7 @@ def seconds_of_trickle(connected: socket.socket) -> float:
 
 @dataclass
 class SpdyClient:
-    """kubectl, as far as its bytes go."""
+    """A SPDY client that sends the same bytes as kubectl."""
 
     socket: socket.socket
     connection: ClientConnection = field(default_factory=ClientConnection)
@@ -111,7 +111,7 @@ class SpdyClient:
                 self.pongs += 1
 
     def ping(self) -> None:
-        """Ask for a sign of life, and wait for it: what was sent before has been taken then."""
+        """Send a ping and wait for the answer: then the server has processed all earlier bytes."""
         self.connection.ping()
         self.flush()
         before = self.pongs

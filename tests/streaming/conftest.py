@@ -1,4 +1,4 @@
-"""What tests of the streaming server share."""
+"""Fixtures of the streaming tests."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Files with a certificate of 127.0.0.1, which is its own authority, and its key."""
+    """Files with a self-signed certificate for 127.0.0.1 and its key."""
     home = tmp_path_factory.mktemp("tls")
     cert, key = home / "cert.pem", home / "key.pem"
     subprocess.run(

@@ -1,4 +1,4 @@
-"""What waits for clients that read slowly, over a real session."""
+"""Backlogs for slow clients, over a real session."""
 
 import threading
 
@@ -8,8 +8,8 @@ from shim.domain.errors import Cancelled
 from shim.streaming import spdy
 from shim.streaming.backlog import BACKLOG_LIMIT, BACKLOGS_LIMIT, Backlog, Room
 from shim.streaming.channel import Channel
-from shim.streaming.patience import Stalled
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
+from shim.streaming.stalls import Stalled
 from tests.streaming.client import SECONDS, SpdyClient, session_of
 from tests.waits import wait_until
 
@@ -24,7 +24,7 @@ def accepted(session: Session) -> Channel:
 
 
 def free(room: Room) -> int:
-    """So much room is left."""
+    """Return how much of the budget is left."""
     return room._left
 
 
@@ -38,7 +38,7 @@ def puts_until_stalled(waiting: Backlog, channel: Channel) -> int:
     raise AssertionError("there is no bound")
 
 
-def test_streams_keep_their_order_and_the_room_comes_back() -> None:
+def test_output_is_delivered_in_order_and_its_memory_is_returned() -> None:
     room = Room()
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
@@ -59,7 +59,7 @@ def test_streams_keep_their_order_and_the_room_comes_back() -> None:
     assert free(room) == BACKLOGS_LIMIT
 
 
-def test_so_much_waits_for_one_client() -> None:
+def test_the_output_that_waits_for_a_client_is_bounded() -> None:
     room = Room()
     with session_of(spdy.Connection()) as (session, far):
         SpdyClient(far).open(streamtype="stdout")
@@ -69,7 +69,7 @@ def test_so_much_waits_for_one_client() -> None:
         assert BACKLOG_LIMIT - len(PIECE) <= count + 1024 <= BACKLOG_LIMIT + 4 * len(PIECE)
 
 
-def test_so_much_waits_for_all_clients() -> None:
+def test_the_output_that_waits_for_all_clients_is_bounded() -> None:
     room = Room()
     assert room.take(BACKLOGS_LIMIT - 3 * len(PIECE))
     with session_of(spdy.Connection()) as (session, far):
@@ -78,12 +78,12 @@ def test_so_much_waits_for_all_clients() -> None:
         one, other = Backlog(room), Backlog(room)
         one.put(channel, PIECE)
         other.put(channel, PIECE)
-        assert puts_until_stalled(one, channel) < 8  # the client's window takes some
+        assert puts_until_stalled(one, channel) < 8  # some bytes fit in the client's window
         one.fail(Stalled("given up"))
         other.put(channel, PIECE)
 
 
-def test_a_client_that_goes_away_drops_what_waits_for_it() -> None:
+def test_the_backlog_of_a_disconnected_client_is_dropped() -> None:
     room = Room()
     with session_of(spdy.Connection()) as (session, far):
         SpdyClient(far).open(streamtype="stdout")

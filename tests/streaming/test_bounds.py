@@ -1,4 +1,4 @@
-"""What one client can make a session hold, whatever it sends: memory, and the time of other threads."""
+"""Bounds on the memory of a session and on the delay of other threads, whatever a client sends."""
 
 import array
 import fcntl
@@ -17,7 +17,7 @@ from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from shim.streaming.channel import Channel
 from shim.streaming.remotecommand import wait_streams
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
 from shim.streaming.websocket import Channels, ChannelWire, TunnelWire
 from shim.streaming.wire import Wire
 from tests.streaming.client import SECONDS, session_of, task
@@ -28,23 +28,23 @@ from tests.waits import wait_until
 KIB, MIB = 1 << 10, 1 << 20
 
 BAR = 4 * MIB
-"""What a session may add at most. Its own bounds sum up to 2 MiB; the rest is the allocator's, the client's and the
-test's, which are in the same process."""
+"""Memory that a session may add. Its bounds sum up to 2 MiB; the rest belongs to the allocator, the client and the test
+in the same process."""
 
 STALL = 2.0
-"""Seconds for which another thread may wait at most: far above what is promised, since test machines are busy, and far
-below what a bomb takes."""
+"""Seconds that another thread may wait: much more than promised, since test machines are busy, and much less than a
+decompression bomb takes."""
 
 
 PATIENCE = 10
-"""Checks, 10 ms apart, at which a session must want nothing. What it has queued can change its mind only at once."""
+"""Consecutive checks, 10 ms apart, in which a session must not want data, until it counts as stopped."""
 
 
 class Meter:
-    """The most memory that is in use over what was in the beginning, and the longest that a thread was held up."""
+    """Measures the peak of added memory, and the longest delay of a thread."""
 
     def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins with what is in use now
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         self._before = self._status("VmRSS")
         self._stop = threading.Event()
         self._longest = 0.0
@@ -62,7 +62,7 @@ class Meter:
             self._longest, last = max(self._longest, now - last - 0.005), now
 
     def read(self) -> tuple[int, float]:
-        """Bytes, and seconds."""
+        """Return the bytes and the seconds."""
         self._stop.set()
         self._beat.join()
         return self._status("VmHWM") - self._before, self._longest
@@ -70,7 +70,7 @@ class Meter:
 
 @contextmanager
 def bounded(bar: int = BAR) -> Iterator[None]:
-    """Check memory and stalls of the block."""
+    """Check the memory and the delays of the block."""
     meter = Meter()
     try:
         yield
@@ -81,7 +81,7 @@ def bounded(bar: int = BAR) -> Iterator[None]:
 
 
 def pushed(far: socket.socket, data: bytes, *, made: Wire, seconds: float = SECONDS) -> None:
-    """Send until all was taken and worked through, the session takes no more, or has ended."""
+    """Send until all bytes were processed, or the session stops reading or ends."""
     far.setblocking(False)
     view, until, refusing = memoryview(data), time.monotonic() + seconds, 0
     while (view or not quiet(far)) and time.monotonic() < until:
@@ -95,7 +95,7 @@ def pushed(far: socket.socket, data: bytes, *, made: Wire, seconds: float = SECO
         if made.closed or refusing == PATIENCE:
             return
         if refusing or not view:
-            time.sleep(0.01)  # nothing reports that the other end has taken something
+            time.sleep(0.01)  # there is no event for reads of the peer
 
 
 def opening(*headers: dict[str, str], deflater: Deflater, first: int = 1) -> bytes:
@@ -113,14 +113,14 @@ EXEC = tuple({"streamtype": kind} for kind in ("error", "stdout", "stderr"))
 
 
 def quiet(far: socket.socket) -> bool:
-    """Whether all that was sent has been taken out of the socket."""
+    """Return whether the peer has read all sent bytes from the socket."""
     count = array.array("i", [0])
     fcntl.ioctl(far, termios.TIOCOUTQ, count)
     return count[0] == 0
 
 
 def attacked(made: Wire, attack: bytes, *, serve: Callable[[Session], object] = lambda _: None) -> None:
-    """Send `attack` to a session that is served, read nothing of what it answers, and check what it costs."""
+    """Send `attack` to a session, read no answers, and check memory and delays."""
     with session_of(made) as (session, far):
         serving = threading.Thread(target=serve, args=(session,))
         serving.start()
@@ -156,7 +156,7 @@ def forward(session: Session) -> None:
 
 @pytest.mark.parametrize("kind", [2, 8], ids=["SYN_REPLY", "HEADERS"])
 @pytest.mark.parametrize("values", [10_900, 1_300], ids=["large", "as large as is taken"])
-def test_header_blocks_that_inflate_well(kind: int, values: int) -> None:
+def test_header_blocks_that_inflate_to_much_more_than_their_size(kind: int, values: int) -> None:
     deflater = Deflater()
     attack = bytearray(opening(*EXEC, deflater=deflater))
     while len(attack) < 128 * KIB:
@@ -164,7 +164,7 @@ def test_header_blocks_that_inflate_well(kind: int, values: int) -> None:
     attacked(exec_wire(), bytes(attack), serve=take_streams)
 
 
-def test_the_work_for_header_blocks_is_bounded_in_sum() -> None:
+def test_the_total_work_for_header_blocks_is_bounded() -> None:
     deflater = Deflater()
     attack = bytearray(opening(*EXEC, deflater=deflater))
     while len(attack) < 256 * KIB:
@@ -175,7 +175,7 @@ def test_the_work_for_header_blocks_is_bounded_in_sum() -> None:
     assert "inflate to more than 64 times" in last.reason
 
 
-def test_streams_of_a_long_port_forward_never_reach_that_bound() -> None:
+def test_a_long_port_forward_does_not_reach_the_bound_on_header_blocks() -> None:
     deflater = Deflater()
     connection = forward_wire()
     for number in range(10_000):
@@ -193,13 +193,13 @@ def many_headers(count: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("made", [exec_wire, forward_wire])
 @pytest.mark.parametrize("count", [60, 300])
-def test_streams_with_many_headers_that_nothing_takes(made: Callable[[], Wire], count: int) -> None:
+def test_streams_with_many_headers_that_are_not_accepted(made: Callable[[], Wire], count: int) -> None:
     deflater = Deflater()
     attack = opening(*EXEC, *[many_headers(count)] * 1000, deflater=deflater)
     attacked(made(), attack, serve=take_streams)
 
 
-def test_streams_that_come_after_those_of_the_task_are_refused() -> None:
+def test_streams_beyond_those_of_the_task_are_refused() -> None:
     with session_of(spdy.Connection()) as (session, far):
         deflater = Deflater()
         far.sendall(opening(*EXEC, deflater=deflater))
@@ -211,13 +211,13 @@ def test_streams_that_come_after_those_of_the_task_are_refused() -> None:
         assert session.next_channel(seconds=0) is None
 
 
-def test_streams_that_are_reset_for_a_client_that_does_not_read() -> None:
+def test_resets_for_a_client_that_does_not_read() -> None:
     deflater = Deflater()
     wrong = [{"streamtype": "error", "port": "0", "requestid": "1"}] * 30_000
     attacked(forward_wire(), opening(*wrong, deflater=deflater), serve=forward)
 
 
-def test_streams_that_are_opened_and_reset_by_a_client_that_does_not_read() -> None:
+def test_a_client_that_opens_and_resets_streams_and_does_not_read() -> None:
     deflater = Deflater()
     attack = bytearray()
     for stream in range(1, 40_001, 2):
@@ -255,7 +255,7 @@ def test_floods_of_frames(name: str, tunnelled: bool) -> None:
         attacked(exec_wire(), attack, serve=take_streams)
 
 
-def test_what_is_kept_of_a_read_is_what_the_window_counts() -> None:
+def test_a_read_keeps_no_more_memory_than_the_window_counts() -> None:
     attack = bytearray(opening(*[{"streamtype": "data"}] * 2, deflater=Deflater()))
     for _ in range(690):
         attack += wire.data(1, bytes(64_020)) + wire.data(3, bytes(1_500))
@@ -272,7 +272,7 @@ def test_what_is_kept_of_a_read_is_what_the_window_counts() -> None:
 
 
 def masked(payload: bytes, *, opcode: int = 2, fin: bool = True) -> bytes:
-    """A frame of a WebSocket client, with a mask that changes nothing."""
+    """Return a frame of a WebSocket client with a zero mask."""
     size = len(payload)
     length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + struct.pack("!H", size)
     return bytes((0x80 * fin | opcode,)) + length + bytes(4) + payload
@@ -311,8 +311,8 @@ def test_floods_of_websocket_frames(name: str, made: Callable[[], Wire]) -> None
 
 
 @pytest.mark.parametrize("towards_pod", [True, False], ids=["a pod that does not read", "a client that does not read"])
-def test_as_many_connections_as_there_can_be(towards_pod: bool) -> None:
-    """Threads, what they have in hand, and what waits, all together."""
+def test_the_maximum_number_of_port_forward_connections(towards_pod: bool) -> None:
+    """Threads, their buffers and queued bytes together stay within the bounds."""
     ends: list[socket.socket] = []
     threads = threading.active_count()
 
@@ -348,7 +348,7 @@ def test_as_many_connections_as_there_can_be(towards_pod: bool) -> None:
                     with suppress(BlockingIOError):
                         while True:
                             end.send(junk)
-                time.sleep(0.5)  # for what the server takes until it takes no more
+                time.sleep(0.5)  # until the server has stopped reading
             wait_until(lambda: threading.active_count() <= threads + 4)
         session.end("the test is over")
         serving.join(SECONDS)
@@ -357,7 +357,7 @@ def test_as_many_connections_as_there_can_be(towards_pod: bool) -> None:
         end.close()
 
 
-def test_a_channel_keeps_no_header_that_nothing_asks_for() -> None:
+def test_a_channel_keeps_only_the_headers_that_tasks_use() -> None:
     with session_of(spdy.Connection()) as (session, far):
         headers = {"streamtype": "data", "other": "x", "requestid": "9" * 65}
         far.sendall(opening(headers, deflater=Deflater()))

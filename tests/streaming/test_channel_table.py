@@ -1,4 +1,4 @@
-"""The channels of a session, by the events of real protocols."""
+"""The channel table with events of real protocols."""
 
 import threading
 
@@ -12,7 +12,7 @@ from tests.streaming.spdy.client import ClientConnection
 
 
 class Sent:
-    """What is sent for the channels: what was consumed, and which streams were reset."""
+    """Records acknowledged bytes and reset streams."""
 
     def __init__(self) -> None:
         self.consumed_bytes = 0
@@ -62,7 +62,7 @@ class Table:
             return self.channels.wait_opened(0)
 
 
-def test_a_stream_that_the_client_opens_is_a_channel_once() -> None:
+def test_each_opened_stream_is_returned_once() -> None:
     table = Table()
     stream = table.open()
     channel = table.next()
@@ -73,7 +73,7 @@ def test_a_stream_that_the_client_opens_is_a_channel_once() -> None:
     assert table.channels.all() == [channel]
 
 
-def test_a_channel_that_was_not_taken_is_forgotten_with_its_reset() -> None:
+def test_a_stream_reset_before_it_was_returned_is_forgotten() -> None:
     table = Table()
     table.client.reset(table.open())
     table.deliver()
@@ -82,7 +82,7 @@ def test_a_channel_that_was_not_taken_is_forgotten_with_its_reset() -> None:
     assert table.channels.all() == []
 
 
-def test_streams_are_refused() -> None:
+def test_refused_streams_are_reset() -> None:
     table = Table()
     waiting = table.open()
     with table.lock:
@@ -94,7 +94,7 @@ def test_streams_are_refused() -> None:
     assert table.sent.resets == [waiting]
 
 
-def test_changes_are_reported_once_for_each_read() -> None:
+def test_on_change_is_called_once_for_each_read() -> None:
     table = Table()
     stream = table.open()
     assert table.changes == 1
@@ -105,7 +105,7 @@ def test_changes_are_reported_once_for_each_read() -> None:
     assert table.changes == 2
 
 
-def test_bytes_that_are_dropped_are_no_change() -> None:
+def test_dropped_bytes_are_not_a_change() -> None:
     table = Table()
     stream = table.open()
     channel = table.next()
@@ -118,16 +118,16 @@ def test_bytes_that_are_dropped_are_no_change() -> None:
     assert (table.changes, table.sent.consumed_bytes) == (before, 7)
 
 
-def test_the_first_reason_of_an_end_stays() -> None:
+def test_the_first_end_reason_is_kept() -> None:
     table = Table()
     table.open()
     channel = table.next()
     assert channel is not None
     with table.lock:
-        table.channels.lose("the client has gone")
-        table.channels.lose("the server stops")
+        table.channels.terminate("the client has gone")
+        table.channels.terminate("the server stops")
 
-    assert table.channels.lost == "the client has gone"
+    assert table.channels.end_reason == "the client has gone"
     with pytest.raises(Cancelled, match="the client has gone"):
         channel.read()
     with pytest.raises(Cancelled, match="the client has gone"):

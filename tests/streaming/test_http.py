@@ -44,14 +44,14 @@ def refused(data: bytes) -> Refused:
     return caught.value
 
 
-def test_a_request_and_what_came_behind_it() -> None:
+def test_a_request_and_the_bytes_after_it_are_returned() -> None:
     request = read(head(Upgrade="SPDY/3.1", Connection="Upgrade") + b"\x80\x03early")
 
     assert (request.method, request.path, request.early) == ("POST", "/exec/token", b"\x80\x03early")
 
 
 @given(cuts=st.lists(st.integers(0, 300), max_size=20))
-def test_any_split_of_the_bytes_is_the_same_request(cuts: list[int]) -> None:
+def test_the_request_does_not_depend_on_how_the_bytes_are_split(cuts: list[int]) -> None:
     data = head(Upgrade="SPDY/3.1", Connection="Upgrade", X_Stream_Protocol_Version="v4.channel.k8s.io") + b"early"
     at = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     reader, early, request = RequestReader(), b"", None
@@ -67,7 +67,7 @@ def test_any_split_of_the_bytes_is_the_same_request(cuts: list[int]) -> None:
 
 
 @given(data=st.binary(max_size=400))
-def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
+def test_garbage_is_refused_or_incomplete(data: bytes) -> None:
     reader = RequestReader()
     refusals = []
     for piece in (data, b""):
@@ -80,7 +80,7 @@ def test_garbage_is_refused_or_waited_for(data: bytes) -> None:
     assert all(answer.startswith(b"HTTP/1.1 4") for answer in refusals)
 
 
-def test_a_head_without_end_is_refused() -> None:
+def test_an_endless_head_is_refused() -> None:
     reader = RequestReader()
     reader.receive(b"GET / HTTP/1.1\r\nHost: a\r\n")
 
@@ -97,7 +97,7 @@ def test_a_body_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_spdy_takes_the_first_protocol_of_the_client_that_is_served(method: str) -> None:
+def test_spdy_selects_the_clients_first_protocol_that_is_served(method: str) -> None:
     asked = head(method, Connection="Upgrade", Upgrade="SPDY/3.1", X_Stream_Protocol_Version="v9.x, v4.channel.k8s.io")
 
     chosen = upgrade(asked)
@@ -109,7 +109,7 @@ def test_spdy_takes_the_first_protocol_of_the_client_that_is_served(method: str)
     )
 
 
-def test_several_lines_of_a_header_are_one_list() -> None:
+def test_several_lines_of_a_header_are_a_single_list() -> None:
     asked = head(Connection="keep-alive, Upgrade", Upgrade="spdy/3.1").replace(
         b"\r\n\r\n", b"\r\nX-Stream-Protocol-Version: v9\r\nX-Stream-Protocol-Version: channel.k8s.io\r\n\r\n"
     )
@@ -117,11 +117,11 @@ def test_several_lines_of_a_header_are_one_list() -> None:
     assert upgrade(asked).protocol == "channel.k8s.io"
 
 
-def test_spdy_without_a_protocol_is_the_first_there_was() -> None:
+def test_spdy_without_a_protocol_is_accepted() -> None:
     assert upgrade(head(Connection="Upgrade", Upgrade="SPDY/3.1")).protocol == ""
 
 
-def test_websocket_answers_the_key() -> None:
+def test_the_websocket_response_has_the_accept_token() -> None:
     chosen = upgrade(
         head(
             "GET",
@@ -161,7 +161,7 @@ WS = {
     ],
     ids=["none", "not asked for", "unknown", "put", "post", "key", "version", "no subprotocol", "no protocol"],
 )
-def test_what_cannot_be_upgraded_is_refused(data: bytes, status: HTTPStatus) -> None:
+def test_a_request_that_cannot_be_upgraded_is_refused(data: bytes, status: HTTPStatus) -> None:
     assert refused(data).status == status
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_upgraded_is_refused(data: bytes, status: HTTPStatus) -> 
     ],
     ids=["direct", "by name", "rebound", "page", "own page", "forwarded", "forwarded page"],
 )
-def test_pages_of_browsers_are_refused(headers: dict[str, str], allowed: bool) -> None:
+def test_requests_of_web_pages_are_refused(headers: dict[str, str], allowed: bool) -> None:
     lines = [f"{name}: {value}" for name, value in headers.items()]
     request = read("\r\n".join(["GET /exec/t HTTP/1.1", *lines, "", ""]).encode())
 
@@ -190,7 +190,7 @@ def test_pages_of_browsers_are_refused(headers: dict[str, str], allowed: bool) -
         assert caught.value.status == HTTPStatus.FORBIDDEN
 
 
-def test_a_refusal_is_a_complete_answer() -> None:
+def test_a_refusal_is_a_complete_response() -> None:
     answer = refusal_bytes(Refused(HTTPStatus.NOT_FOUND, "no such thing", {"X-Reason": "none"}))
 
     assert answer.startswith(b"HTTP/1.1 404 Not Found\r\nX-Reason: none\r\n")

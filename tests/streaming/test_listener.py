@@ -8,7 +8,7 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.streaming.listener import listen
 
 
-def test_by_default_it_is_a_free_port_of_loopback() -> None:
+def test_the_default_is_a_free_port_of_loopback() -> None:
     listener = listen(Config())
     with listener.socket:
         port = listener.socket.getsockname()[1]
@@ -19,25 +19,25 @@ def test_by_default_it_is_a_free_port_of_loopback() -> None:
         assert listener.tls is None
 
 
-def test_ipv6_stands_in_brackets() -> None:
+def test_the_url_of_an_ipv6_address_has_brackets() -> None:
     listener = listen(Config(streaming_bind_addr="[::1]:0"))
     with listener.socket:
         assert listener.base_url == f"http://[::1]:{listener.socket.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
-def test_other_addresses_need_tls(address: str) -> None:
+def test_an_address_other_than_loopback_requires_tls(address: str) -> None:
     with pytest.raises(InvalidArgument, match="streaming_allow_plain_remote"):
         listen(Config(streaming_bind_addr=address))
 
 
-def test_other_addresses_are_served_plain_where_a_setting_says_so() -> None:
+def test_a_setting_allows_plain_http_on_other_addresses() -> None:
     listener = listen(Config(streaming_bind_addr="0.0.0.0:0", streaming_allow_plain_remote=True))
     with listener.socket:
         assert listener.base_url == f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
 
 
-def test_tls_may_be_served_anywhere(certificate: tuple[Path, Path]) -> None:
+def test_tls_is_allowed_on_any_address(certificate: tuple[Path, Path]) -> None:
     cert, key = map(str, certificate)
     config = Config(
         streaming_bind_addr="0.0.0.0:0",
@@ -52,17 +52,17 @@ def test_tls_may_be_served_anywhere(certificate: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("field", ["streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"])
-def test_half_of_tls_is_refused(field: str) -> None:
+def test_a_certificate_without_its_key_is_refused(field: str) -> None:
     with pytest.raises(InvalidArgument, match="must be given together"):
         listen(Config(**{field: "/x.pem"}))  # type: ignore[arg-type]
 
 
-def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_the_error_names_tls_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=f"{tmp_path}/none.pem"):
         listen(Config(streaming_tls_cert_file=f"{tmp_path}/none.pem", streaming_tls_key_file=f"{tmp_path}/none.pem"))
 
 
-def test_a_port_that_is_taken_is_replaced_by_a_free_one() -> None:
+def test_a_port_in_use_is_replaced_by_a_free_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         got = listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))
@@ -72,6 +72,6 @@ def test_a_port_that_is_taken_is_replaced_by_a_free_one() -> None:
         assert got.base_url != f"http://127.0.0.1:{port}"
 
 
-def test_an_address_that_this_machine_has_not_is_an_error() -> None:
+def test_an_address_of_another_machine_is_an_error() -> None:
     with pytest.raises(FailedPrecondition, match=r"listen for streaming on 192\.0\.2\.1 port 4000: "):
         listen(Config(streaming_bind_addr="192.0.2.1:4000", streaming_allow_plain_remote=True))

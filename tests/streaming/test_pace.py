@@ -6,7 +6,7 @@ from tests.waits import wait_until
 SECONDS = 20.0
 
 
-def test_the_first_read_is_small_and_quick_ones_grow() -> None:
+def test_the_first_read_is_small_and_fast_reads_grow() -> None:
     pace = Pace()
     sizes = []
     for _ in range(6):
@@ -16,7 +16,7 @@ def test_the_first_read_is_small_and_quick_ones_grow() -> None:
     assert sizes == [MIN_READ, 2 * MIN_READ, 4 * MIN_READ, 8 * MIN_READ, MAX_READ, MAX_READ]
 
 
-def test_reads_that_take_long_get_smaller_and_stay_so_while_they_are_slow() -> None:
+def test_slow_reads_shrink_and_stay_small() -> None:
     pace = Pace()
     for _ in range(6):
         pace.note(0)
@@ -30,16 +30,16 @@ def test_reads_that_take_long_get_smaller_and_stay_so_while_they_are_slow() -> N
 
 
 def spend(pace: Pace, seconds: float) -> None:
-    """Work through a read that takes so much of the processor."""
+    """Do a read that takes `seconds` of processor time."""
     began = pace.begin()
     pace.end(began - seconds)
 
 
-def test_a_slow_session_waits_for_the_turn_of_another_and_a_quick_one_does_not() -> None:
+def test_only_slow_sessions_take_turns() -> None:
     turns = Turns()
     slow, quick = Pace(turns), Pace(turns)
     spend(slow, SLOW)
-    spend(quick, 0)  # a first read takes a turn
+    spend(quick, 0)  # the first read takes a turn
     turns.take()
     done = threading.Event()
 
@@ -55,11 +55,11 @@ def test_a_slow_session_waits_for_the_turn_of_another_and_a_quick_one_does_not()
     turns.give()
     assert done.wait(SECONDS)
     waiting.join()
-    turns.take()  # it has given its turn back
-    spend(slow, 0)  # quick again, so it takes none
+    turns.take()  # the slow session has returned its turn
+    spend(slow, 0)  # it is fast again, so it takes no turn
 
 
-def test_turns_come_in_order() -> None:
+def test_turns_are_taken_in_order() -> None:
     turns = Turns()
     turns.take()
     order: list[int] = []

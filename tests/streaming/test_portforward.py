@@ -11,8 +11,8 @@ from shim.base.process import ProcessHandle
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from shim.streaming.pipe import Pipe
+from shim.streaming.session import Session
 from shim.streaming.spdy import frames
-from shim.streaming.transport import Session
 from shim.streaming.websocket import Channels, ChannelWire
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, session_of
 from tests.threads import no_thread_for
@@ -20,7 +20,7 @@ from tests.waits import wait_until
 
 
 class Pod:
-    """What listens in a pod: each connection is one end of a pair."""
+    """A pod whose connections are socket pairs."""
 
     def __init__(self) -> None:
         self.ends: dict[int, socket.socket] = {}
@@ -37,7 +37,7 @@ class Pod:
         return ours
 
     def dialled(self, port: int) -> socket.socket:
-        """Wait until a port was dialled, and give what listens there."""
+        """Wait until a port was dialled, and return the pod's end of the connection."""
         with self._dialled:
             assert self._dialled.wait_for(lambda: port in self.ends, SECONDS)
         return self.ends[port]
@@ -76,7 +76,7 @@ def pair(client: SpdyClient, port: int, request: int = 0) -> tuple[int, int]:
     return client.open(streamtype="data", port=str(port), requestid=str(request)), error
 
 
-def test_bytes_go_both_ways_and_each_ends_alone() -> None:
+def test_bytes_flow_in_both_directions_which_end_separately() -> None:
     with forwarding() as (client, pod, _):
         data, error = pair(client, 80)
         client.send(data, b"question", fin=True)
@@ -92,7 +92,7 @@ def test_bytes_go_both_ways_and_each_ends_alone() -> None:
         assert client.received == {data: b"answer"}
 
 
-def test_a_pod_that_has_said_all_ends_both_streams_and_is_still_spoken_to() -> None:
+def test_the_client_may_send_after_the_pod_has_closed_its_side() -> None:
     with forwarding() as (client, pod, _):
         data, error = pair(client, 80)
         pod.dialled(80).sendall(b"banner")
@@ -104,7 +104,7 @@ def test_a_pod_that_has_said_all_ends_both_streams_and_is_still_spoken_to() -> N
         assert pod.dialled(80).recv(100) == b"late"
 
 
-def test_a_refused_port_says_why_and_leaves_the_others() -> None:
+def test_a_refused_port_gives_the_reason_and_does_not_affect_others() -> None:
     with forwarding() as (client, pod, _):
         good, _ = pair(client, 80, request=0)
         bad, why = pair(client, 1, request=1)
@@ -117,7 +117,7 @@ def test_a_refused_port_says_why_and_leaves_the_others() -> None:
         assert client.received[good] == b"alive"
 
 
-def test_no_thread_for_a_connection_is_an_error_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_thread_fails_a_connection_and_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with forwarding() as (client, pod, _):
         with monkeypatch.context() as short:
             no_thread_for("port-forward", short)
@@ -132,7 +132,7 @@ def test_no_thread_for_a_connection_is_an_error_and_leaves_the_others(monkeypatc
         assert client.received[good] == b"alive"
 
 
-def test_the_error_stream_may_come_second() -> None:
+def test_the_error_stream_may_be_opened_second() -> None:
     with forwarding() as (client, pod, _):
         data = client.open(streamtype="data", port="80", requestid="7")
         client.open(streamtype="error", port="80", requestid="7")
@@ -153,7 +153,7 @@ def test_the_error_stream_may_come_second() -> None:
     ],
     ids=["type", "zero", "too high", "negative", "name", "no request"],
 )
-def test_a_stream_that_makes_no_sense_is_reset(headers: dict[str, str]) -> None:
+def test_a_stream_with_invalid_headers_is_reset(headers: dict[str, str]) -> None:
     with forwarding() as (client, _pod, _):
         wrong = client.open(**headers)
         client.read_until_ended(wrong)
@@ -161,7 +161,7 @@ def test_a_stream_that_makes_no_sense_is_reset(headers: dict[str, str]) -> None:
         assert client.reset == {wrong}
 
 
-def test_two_streams_that_do_not_fit_are_reset() -> None:
+def test_two_streams_that_are_not_a_pair_are_reset() -> None:
     with forwarding() as (client, pod, _):
         one = client.open(streamtype="data", port="80", requestid="0")
         two = client.open(streamtype="error", port="81", requestid="0")
@@ -171,7 +171,7 @@ def test_two_streams_that_do_not_fit_are_reset() -> None:
         assert not pod.ends
 
 
-def test_half_of_a_pair_is_dropped_after_a_while() -> None:
+def test_an_incomplete_pair_is_reset_after_the_timeout() -> None:
     with forwarding(seconds=0.1) as (client, _pod, _):
         lonely = client.open(streamtype="data", port="80", requestid="0")
         client.read_until_ended(lonely)
@@ -179,7 +179,7 @@ def test_half_of_a_pair_is_dropped_after_a_while() -> None:
         assert client.reset == {lonely}
 
 
-def test_a_client_that_vanishes_closes_every_connection() -> None:
+def test_a_disconnect_of_the_client_closes_all_connections() -> None:
     with forwarding() as (client, pod, leave):
         for request, port in enumerate((80, 81, 82)):
             data, _ = pair(client, port, request=request)
@@ -191,7 +191,7 @@ def test_a_client_that_vanishes_closes_every_connection() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_connections_end_with_their_pod_whether_the_client_reads_or_not(
+def test_connections_end_after_their_pod_whether_the_client_reads_or_not(
     reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
@@ -214,21 +214,21 @@ def test_connections_end_with_their_pod_whether_the_client_reads_or_not(
 
 
 def ended(far: socket.socket) -> bool:
-    """Wait until the connection is over; it may be by a reset, since not all was read."""
+    """Wait for the end of the connection; it may be a reset, since not all bytes were read."""
     try:
         return far.recv(1) == b""
     except ConnectionResetError:
         return True
 
 
-def test_a_connection_whose_client_does_not_read_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_the_client_does_not_read_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with forwarding() as (client, pod, _):
         pair(client, 80, request=0)
         stalled = pod.dialled(80)
         stalled.setblocking(False)
         data, _ = pair(client, 81, request=1)
         other = pod.dialled(81)
-        # The client has room for more, but gives back no window of the first stream.
+        # The client acknowledges no bytes of the first stream.
         client.socket.sendall(frames.window_update_bytes(0, 1 << 20))
         monkeypatch.setattr(client.connection, "acknowledge", lambda _stream, _count: None)
         with suppress(BlockingIOError):
@@ -262,7 +262,7 @@ def forwarding_over_channels(*ports: int) -> Iterator[tuple[WebSocketClient, Pod
     pod.close()
 
 
-def test_a_session_over_channels_ends_with_its_pod() -> None:
+def test_a_channel_session_ends_when_the_pod_closes_the_connection() -> None:
     with forwarding_over_channels(80) as (client, pod):
         client.send(b"\0question")
         assert pod.dialled(80).recv(100) == b"question"
@@ -274,7 +274,7 @@ def test_a_session_over_channels_ends_with_its_pod() -> None:
         assert client.code == 1000
 
 
-def test_a_session_over_channels_ends_with_the_last_of_its_ports() -> None:
+def test_a_channel_session_ends_with_the_last_of_its_ports() -> None:
     with forwarding_over_channels(80, 81) as (client, pod):
         pod.dialled(80).close()
         client.send(b"\x02still")
@@ -285,7 +285,7 @@ def test_a_session_over_channels_ends_with_the_last_of_its_ports() -> None:
         assert client.code == 1000
 
 
-def test_a_session_whose_channels_are_not_there_yet_does_not_end() -> None:
+def test_a_channel_session_does_not_end_before_its_channels_are_open() -> None:
     pod = Pod()
     near, far = socket.socketpair()
     channels = Channels(headers=portforward.channel_headers((80,)))
@@ -309,7 +309,7 @@ def test_a_session_whose_channels_are_not_there_yet_does_not_end() -> None:
         loop.join(SECONDS)
 
 
-def test_a_session_over_channels_ends_when_its_port_refuses() -> None:
+def test_a_channel_session_ends_when_its_port_refuses() -> None:
     with forwarding_over_channels(1) as (client, _pod):
         client.read_to_end()
 
@@ -317,17 +317,17 @@ def test_a_session_over_channels_ends_when_its_port_refuses() -> None:
         assert client.code == 1000
 
 
-def test_what_comes_for_a_channel_whose_pod_has_ended_is_dropped() -> None:
+def test_input_for_a_channel_whose_connection_has_ended_is_dropped() -> None:
     with forwarding_over_channels(80, 81) as (client, pod):
         pod.dialled(80).close()
-        for _ in range(40):  # more than is held for all channels
+        for _ in range(40):  # more than the bound for all channels
             client.send(b"\0" + bytes(64 * 1024))
         client.send(b"\x02through")
 
         assert pod.dialled(81).recv(100) == b"through"
 
 
-def test_a_pod_that_breaks_a_connection_off_ends_that_one_alone() -> None:
+def test_a_reset_by_the_pod_ends_only_its_connection() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, session_of(spdy.Connection()) as (session, far):
 
@@ -356,7 +356,7 @@ def test_a_pod_that_breaks_a_connection_off_ends_that_one_alone() -> None:
         assert not serving.is_alive()
 
 
-def test_connections_that_are_slow_to_make_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_dials_do_not_delay_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "MAX_DIALS", 2)
     made, go = threading.Semaphore(0), threading.Event()
     ends: list[socket.socket] = []
@@ -396,7 +396,7 @@ def test_connections_that_are_slow_to_make_hold_up_no_others(monkeypatch: pytest
         end.close()
 
 
-def test_websocket_channels_come_in_pairs() -> None:
+def test_each_port_has_two_websocket_channels() -> None:
     headers = portforward.channel_headers((80, 8080))
 
     assert [dict(headers[number])["streamtype"] for number in range(4)] == ["data", "error", "data", "error"]
@@ -405,7 +405,7 @@ def test_websocket_channels_come_in_pairs() -> None:
 
 
 def takes(peer: socket.socket, data: bytes) -> bool:
-    """Send, and return whether somebody can still receive."""
+    """Send, and return whether the peer is still connected."""
     try:
         peer.sendall(data)
     except BrokenPipeError:
@@ -414,7 +414,7 @@ def takes(peer: socket.socket, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "while its input is not read"])
-def test_a_client_that_resets_a_connection_cuts_it_and_no_other(busy: bool) -> None:
+def test_a_reset_by_the_client_ends_only_its_connection(busy: bool) -> None:
     with forwarding() as (client, pod, _):
         data, _ = pair(client, 80, request=0)
         other, _ = pair(client, 81, request=1)
@@ -426,20 +426,20 @@ def test_a_client_that_resets_a_connection_cuts_it_and_no_other(busy: bool) -> N
         client.flush()
         while pod.dialled(80).recv(65536):
             pass
-        wait_until(lambda: not takes(pod.dialled(80), b"into nothing"))  # its two directions end one after the other
+        wait_until(lambda: not takes(pod.dialled(80), b"into nothing"))  # the directions end one after another
         client.send(other, b"y")
 
         assert pod.dialled(81).recv(1) == b"y"
 
 
 def fill_upward(client: SpdyClient, stream: int) -> None:
-    """Send until the pod, which does not read, and the window are full."""
+    """Send until the window and the socket of the pod, which does not read, are full."""
     while client.connection.send_window(stream):
         client.send(stream, bytes(min(65536, client.connection.send_window(stream))))
         client.ping()
 
 
-def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
+def test_a_reset_stream_of_an_incomplete_pair_is_forgotten() -> None:
     with forwarding() as (client, pod, _):
         client.connection.reset(client.open(streamtype="data", port="80", requestid="0"))
         client.flush()
@@ -449,7 +449,7 @@ def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
         assert pod.dialled(80).recv(1) == b"x"
 
 
-def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_beyond_the_limit_are_reset_until_another_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "MAX_CONNECTIONS", 1)
     with forwarding() as (client, pod, _):
         first = pair(client, 80, request=0)

@@ -21,13 +21,15 @@ V4, V2, V1 = "v4.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"
     ],
     ids=["plain", "terminal", "before resize", "v5"],
 )
-def test_streams_follow_from_the_request(asked: dict[str, bool], protocol: str, expected: set[str]) -> None:
+def test_the_request_and_the_protocol_determine_the_streams(
+    asked: dict[str, bool], protocol: str, expected: set[str]
+) -> None:
     assert set(rc.expected_streams(task(**asked), protocol=protocol)) == expected
     assert {dict(it)["streamtype"] for it in rc.channel_headers(task(**asked), protocol=protocol).values()} == expected
 
 
 @pytest.mark.parametrize("protocol", [V4, "v5.channel.k8s.io", "v4.base64.channel.k8s.io"])
-def test_the_status_is_json_from_v4_on(protocol: str) -> None:
+def test_the_status_is_json_since_v4(protocol: str) -> None:
     failed = json.loads(rc.status_from_exit_code(3, protocol=protocol))
 
     assert json.loads(rc.status_from_exit_code(0, protocol=protocol)) == {"metadata": {}, "status": "Success"}
@@ -38,13 +40,13 @@ def test_the_status_is_json_from_v4_on(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", V2, V1, ""])
-def test_before_v4_the_status_is_a_text_or_nothing(protocol: str) -> None:
+def test_the_status_before_v4_is_text_or_empty(protocol: str) -> None:
     assert rc.status_from_exit_code(0, protocol=protocol) == b""
     assert rc.status_from_exit_code(3, protocol=protocol).endswith(b"code: 3")
     assert rc.status_from_failure("no container", protocol=protocol) == b"no container"
 
 
-def test_all_streams_are_waited_for_and_taken() -> None:
+def test_wait_streams_accepts_all_streams() -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}
@@ -59,7 +61,7 @@ def test_all_streams_are_waited_for_and_taken() -> None:
         assert (streams.stdin, streams.resize) == (None, None)
 
 
-def test_a_stream_that_does_not_come_in_time_is_named() -> None:
+def test_the_error_names_a_stream_that_is_not_opened_in_time() -> None:
     with session_of(spdy.Connection()) as (session, far):
         SpdyClient(far).open(streamtype="error")
 
@@ -68,7 +70,7 @@ def test_a_stream_that_does_not_come_in_time_is_named() -> None:
 
 
 @pytest.mark.parametrize("kinds", [["stdin"], ["error", "error"], [""]], ids=["not asked for", "twice", "unnamed"])
-def test_a_stream_that_does_not_belong_is_refused(kinds: list[str]) -> None:
+def test_an_unexpected_stream_is_refused(kinds: list[str]) -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         for kind in kinds:
@@ -78,7 +80,7 @@ def test_a_stream_that_does_not_belong_is_refused(kinds: list[str]) -> None:
             rc.wait_streams(session, task(), protocol=V4, seconds=10)
 
 
-def test_a_client_that_vanishes_ends_the_wait() -> None:
+def test_a_disconnect_of_the_client_ends_the_wait() -> None:
     with session_of(spdy.Connection()) as (session, far):
         far.close()
 
@@ -86,7 +88,7 @@ def test_a_client_that_vanishes_ends_the_wait() -> None:
             rc.wait_streams(session, task(), protocol=V4, seconds=LONGEST)
 
 
-def test_sizes_are_read_however_they_are_split() -> None:
+def test_terminal_sizes_are_read_however_they_are_split() -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="resize")
@@ -105,7 +107,7 @@ def test_sizes_are_read_however_they_are_split() -> None:
         assert list(sizes) == [rc.TerminalSize(width=1, height=2)]
 
 
-def test_a_flood_of_sizes_is_the_last_of_them() -> None:
+def test_only_the_last_of_many_terminal_sizes_counts() -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="resize")
@@ -121,7 +123,7 @@ def test_a_flood_of_sizes_is_the_last_of_them() -> None:
 
 
 @pytest.mark.parametrize(("spaces", "known"), [(4000, True), (4200, False)])
-def test_the_beginning_of_a_size_is_kept_up_to_4_kib(spaces: int, known: bool) -> None:
+def test_at_most_4_kib_of_an_incomplete_size_are_kept(spaces: int, known: bool) -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         resize, marker = client.open(streamtype="resize"), client.open(streamtype="stdin")
@@ -138,7 +140,7 @@ def test_the_beginning_of_a_size_is_kept_up_to_4_kib(spaces: int, known: bool) -
         assert list(sizes) == [rc.TerminalSize(width=7, height=9)] * known
 
 
-def test_sizes_that_have_come_are_known_without_waiting() -> None:
+def test_known_returns_received_sizes_without_waiting() -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         resize, marker = client.open(streamtype="resize"), client.open(streamtype="stdin")

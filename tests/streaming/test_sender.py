@@ -1,4 +1,4 @@
-"""The sending half of a session, without its thread."""
+"""The sender without the session's thread."""
 
 import select
 import socket
@@ -20,7 +20,7 @@ PIECE = bytes(16384)
 
 
 class Half:
-    """A sender and its channels, over one end of a connection; `far` is the client's end."""
+    """A sender and its channels on a connection; `far` is the client's end."""
 
     def __init__(self) -> None:
         ours, self.far = socket.socketpair()
@@ -41,7 +41,7 @@ class Half:
         return channel
 
     def fill(self, channel: Channel) -> None:
-        """Write until the connection takes no more."""
+        """Write until the connection is full."""
         while self.sender.sent_all:
             channel.write(PIECE)
 
@@ -54,7 +54,7 @@ def half() -> Iterator[Half]:
     made.far.close()
 
 
-def test_what_the_connection_takes_is_sent_by_the_writer(half: Half) -> None:
+def test_the_writer_sends_bytes_that_the_connection_takes_at_once(half: Half) -> None:
     half.sender.open()
     half.open_channel().write(b"at once")
 
@@ -62,13 +62,13 @@ def test_what_the_connection_takes_is_sent_by_the_writer(half: Half) -> None:
     assert b"at once" in half.far.recv(1 << 16)
 
 
-def test_what_it_does_not_take_is_left_to_the_sessions_thread(half: Half) -> None:
+def test_the_sessions_thread_sends_the_rest(half: Half) -> None:
     half.sender.open()
     channel = half.open_channel()
     half.sender.prepare_wait()
     half.fill(channel)
 
-    assert half.sender.wait(SECONDS) == 0  # woken to wait for room
+    assert half.sender.wait(SECONDS) == 0  # woken to poll for room in the connection
     half.sender.prepare_wait()
     assert half.sender.polled & select.POLLOUT
     while not half.sender.sent_all:
@@ -85,7 +85,7 @@ def test_a_wake_before_the_wait_is_not_lost(half: Half) -> None:
     assert half.sender.wait(SECONDS) == 0
 
 
-def test_a_writer_without_room_is_woken_when_the_client_takes_something(half: Half) -> None:
+def test_a_writer_without_room_is_woken_when_the_client_reads(half: Half) -> None:
     half.sender.open()
     channel = half.open_channel()
     changes = threading.Event()
@@ -100,12 +100,12 @@ def test_a_writer_without_room_is_woken_when_the_client_takes_something(half: Ha
             half.sender.flush()
 
 
-def test_nothing_is_sent_of_a_session_that_is_lost(half: Half) -> None:
+def test_an_ended_session_sends_nothing(half: Half) -> None:
     half.sender.open()
     channel = half.open_channel()
     half.far.recv(1 << 16)
     with half.lock:
-        half.channels.lose("the server stops")
+        half.channels.terminate("the server stops")
     with pytest.raises(Cancelled, match="the server stops"):
         channel.write(b"late")
     channel.reset()
@@ -114,7 +114,7 @@ def test_nothing_is_sent_of_a_session_that_is_lost(half: Half) -> None:
         half.far.recv(1)
 
 
-def test_a_wake_after_the_end_does_nothing(half: Half) -> None:
+def test_a_wake_after_close_does_nothing(half: Half) -> None:
     half.sender.open()
     half.sender.close()
     half.sender.close()

@@ -18,13 +18,13 @@ from wsproto.events import CloseConnection
 from shim.base import meter
 from shim.config.model import Config
 from shim.domain.ids import SandboxId
+from shim.streaming import admission
 from shim.streaming import server as server_module
-from shim.streaming import slots
 from shim.streaming.listener import listen
 from shim.streaming.remotecommand import wait_streams
 from shim.streaming.server import StreamServer
-from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
-from shim.streaming.transport import Session
+from shim.streaming.session import Session
+from shim.streaming.tokens import PortForwardTask, RemoteTask, Task, Tokens
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, seconds_of_trickle, task
 from tests.threads import no_thread_for
 from tests.waits import wait_until
@@ -39,7 +39,7 @@ WEBSOCKET = f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: {K
 class Running:
     server: StreamServer
     url: str
-    sessions: Sessions
+    tokens: Tokens
     served: list[str]
 
     @property
@@ -51,13 +51,13 @@ class Running:
         return socket.create_connection((where.hostname or "", where.port or 0), timeout=SECONDS)
 
     def ask(self, path: str, headers: str, *, method: str = "POST", host: str = "") -> tuple[bytes, socket.socket]:
-        """Send a request; give the head of the answer, and the connection."""
+        """Send a request; return the head of the response and the connection."""
         connected = self.connect()
         connected.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host or self.netloc}\r\n{headers}\r\n".encode())
         return read_head(connected), connected
 
     def path(self, for_: Task | None = None) -> str:
-        return urlsplit(self.sessions.url_of(for_ or task())).path
+        return urlsplit(self.tokens.url_of(for_ or task())).path
 
 
 def read_head(connected: socket.socket) -> bytes:
@@ -71,9 +71,9 @@ def read_head(connected: socket.socket) -> bytes:
 def serving(
     config: Config, *, max_sessions: int = 512, max_sessions_each: int = 64, until: threading.Event | None = None
 ) -> Iterator[Running]:
-    """`until`: what a session waits for before it takes its streams."""
+    """Run a server whose sessions wait for `until` before they accept their streams."""
     listener = listen(config)
-    sessions = Sessions(base_url=listener.base_url)
+    tokens = Tokens(base_url=listener.base_url)
     served: list[str] = []
 
     def serve(task: Task, session: Session, protocol: str) -> None:
@@ -91,7 +91,7 @@ def serving(
 
     server = StreamServer(
         listener,
-        sessions=sessions,
+        tokens=tokens,
         serve=serve,
         idle_timeout=0,
         max_sessions=max_sessions,
@@ -99,7 +99,7 @@ def serving(
     )
     server.start()
     try:
-        yield Running(server, listener.base_url, sessions, served)
+        yield Running(server, listener.base_url, tokens, served)
     finally:
         assert server.stop(grace=SECONDS)
 
@@ -114,7 +114,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ")[1])
 
 
-def test_a_session_over_spdy(running: Running) -> None:
+def test_a_session_over_spdy_is_served(running: Running) -> None:
     answer, connected = running.ask(running.path(), SPDY + V4)
     assert status(answer) == 101
     with connected:
@@ -126,7 +126,7 @@ def test_a_session_over_spdy(running: Running) -> None:
     assert running.served == ["v4.channel.k8s.io"]
 
 
-def test_a_session_over_websocket(running: Running) -> None:
+def test_a_session_over_websocket_is_served(running: Running) -> None:
     headers = WEBSOCKET + "Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n"
     answer, connected = running.ask(running.path(), headers, method="GET")
     assert status(answer) == 101
@@ -147,7 +147,7 @@ def test_a_session_over_websocket(running: Running) -> None:
         ("portforward", "SPDY/3.1+portforward.k8s.io", None),
     ],
 )
-def test_each_form_of_websocket_is_opened(running: Running, kind: str, protocol: str, first: bytes | None) -> None:
+def test_every_websocket_protocol_is_opened(running: Running, kind: str, protocol: str, first: bytes | None) -> None:
     asked = None if kind == "exec" else PortForwardTask(sandbox_id=SandboxId("s"), ports=(80,))
     headers = WEBSOCKET + (f"Sec-WebSocket-Protocol: {protocol}\r\n" if protocol else "")
     answer, connected = running.ask(running.path(asked), headers, method="GET")
@@ -159,7 +159,7 @@ def test_each_form_of_websocket_is_opened(running: Running, kind: str, protocol:
             assert (got.encode() if isinstance(got, str) else got) == first
 
 
-def test_a_token_is_used_once_and_for_its_own_kind(running: Running) -> None:
+def test_a_token_works_once_and_only_for_its_kind(running: Running) -> None:
     path = running.path()
     wrong, connected = running.ask(path.replace("/exec/", "/attach/"), SPDY + V4)
     connected.close()
@@ -171,7 +171,7 @@ def test_a_token_is_used_once_and_for_its_own_kind(running: Running) -> None:
     assert [status(answer) for answer in (wrong, first, again)] == [404, 101, 404]
 
 
-def test_a_refused_protocol_does_not_use_the_token_up(running: Running) -> None:
+def test_a_refused_protocol_does_not_use_up_the_token(running: Running) -> None:
     path = running.path()
     refused, connected = running.ask(path, SPDY + "X-Stream-Protocol-Version: v9\r\n")
     connected.close()
@@ -202,7 +202,9 @@ def test_other_paths_are_not_found(running: Running, path: str) -> None:
     ],
     ids=["page", "rebound name", "behind the kubelet", "no upgrade", "body", "two hosts"],
 )
-def test_what_is_not_meant_for_us_is_refused(running: Running, headers: str, host: str, code: int) -> None:
+def test_requests_for_other_hosts_or_of_web_pages_are_refused(
+    running: Running, headers: str, host: str, code: int
+) -> None:
     answer, connected = running.ask(running.path(), headers, host=host)
     connected.close()
 
@@ -212,7 +214,7 @@ def test_what_is_not_meant_for_us_is_refused(running: Running, headers: str, hos
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"\r\n" * 10 + b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
 )
-def test_garbage_is_answered_and_the_server_goes_on(running: Running, data: bytes) -> None:
+def test_garbage_is_refused_and_the_server_continues(running: Running, data: bytes) -> None:
     with running.connect() as connected:
         connected.sendall(data)
         connected.shutdown(socket.SHUT_WR)
@@ -223,7 +225,7 @@ def test_garbage_is_answered_and_the_server_goes_on(running: Running, data: byte
     assert status(answer) == 101
 
 
-def test_a_request_must_come_in_time(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_not_sent_in_time_is_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.2)
     with running.connect() as connected:
         connected.sendall(b"POST /exec/")
@@ -231,12 +233,12 @@ def test_a_request_must_come_in_time(running: Running, monkeypatch: pytest.Monke
         assert status(read_head(connected)) == 408
 
 
-def test_silent_connections_shut_no_client_out(running: Running) -> None:
+def test_silent_connections_do_not_block_clients(running: Running) -> None:
     with ExitStack() as open_ones, capture_logs() as lines, refused_by_reason() as counted:
         silent = [open_ones.enter_context(running.connect()) for _ in range(server_module.MAX_REQUESTS)]
         for _ in range(3):
             assert_serves(running)
-        # The oldest went for the first of them, who left its place to the next.
+        # The oldest connection was closed for the first client, which then left its slot to the next client.
         assert silent[0].recv(1) == b""
         for end in silent[1:]:
             end.setblocking(False)
@@ -261,24 +263,24 @@ def refused_by_reason() -> Iterator[Counter[tuple[str, ...]]]:
         yield counted
 
 
-def test_refusals_are_counted_and_logged_once_in_a_while(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "LOG_SECONDS", 3600.0)  # a busy machine may need more than five for what follows
+def test_refusals_are_counted_and_logged_periodically(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "LOG_SECONDS", 3600.0)  # a busy machine may need more than LOG_SECONDS
     with capture_logs() as lines, refused_by_reason() as counted:
         for _ in range(20):
             running.ask("/exec/guess", SPDY + V4)[1].close()
 
-    assert counted["streaming", "404"] == 20  # a connection of a test before may be refused late
+    assert counted["streaming", "404"] == 20  # a connection of an earlier test may be refused late
     assert len([line for line in lines if line["log_level"] != "debug"]) == 1
 
 
-def test_a_refused_client_that_goes_on_sending_is_cut(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_client_that_keeps_sending_is_disconnected(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "REFUSED_SECONDS", 0.3)
     with running.connect() as trickler:
         trickler.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert seconds_of_trickle(trickler) < 5
 
 
-def test_so_many_clients_read_why_they_were_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_clients_that_read_refusals_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "REFUSED_SECONDS", 3600.0)
     with ExitStack() as open_ones:
         refused = []
@@ -292,7 +294,7 @@ def test_so_many_clients_read_why_they_were_refused(running: Running, monkeypatc
 
 
 def has_ended(connected: socket.socket) -> bool:
-    """Whether the server takes nothing more."""
+    """Return whether the server has stopped reading."""
     try:
         connected.sendall(b"x")
     except OSError:
@@ -300,7 +302,7 @@ def has_ended(connected: socket.socket) -> bool:
     return False
 
 
-def test_a_connection_waits_while_so_many_have_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_without_a_session_are_bounded_and_further_ones_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_STARTING", 2)
     with serving(Config()) as running:
         silent = [running.connect() for _ in range(2)]
@@ -315,7 +317,7 @@ def test_a_connection_waits_while_so_many_have_no_session(monkeypatch: pytest.Mo
         silent[1].close()
 
 
-def test_refused_clients_hold_no_place_of_a_request(running: Running) -> None:
+def test_refused_clients_do_not_occupy_request_slots(running: Running) -> None:
     with ExitStack() as open_ones:
         for _ in range(2 * server_module.MAX_REFUSED):
             answer, connected = running.ask("/exec/guess", SPDY + V4)
@@ -324,7 +326,7 @@ def test_refused_clients_hold_no_place_of_a_request(running: Running) -> None:
         assert_serves(running)
 
 
-def test_sessions_of_one_container_and_in_all_are_limited() -> None:
+def test_sessions_are_limited_for_each_container_and_in_total() -> None:
     with serving(Config(), max_sessions=3, max_sessions_each=2) as running, ExitStack() as open_ones:
         paths = [
             running.path(PortForwardTask(sandbox_id=SandboxId(pod), ports=())) for pod in ("a", "a", "a", "b", "c")
@@ -344,13 +346,13 @@ def test_sessions_of_one_container_and_in_all_are_limited() -> None:
         wait_until(lambda: running.server._admission.enter(PortForwardTask(sandbox_id=SandboxId("d"), ports=())) == "")
         running.server._admission.leave(PortForwardTask(sandbox_id=SandboxId("d"), ports=()))
 
-        # The token of a request that was refused is still good.
+        # The token of a refused request still works.
         answer, connected = running.ask(paths[2], SPDY)
         open_ones.enter_context(connected)
         assert status(answer) == 101
 
 
-def test_each_task_limits_the_streams_of_its_client() -> None:
+def test_the_task_limits_the_streams_of_its_client() -> None:
     refused = threading.Event()
     with serving(Config(), until=refused) as running, opened_session(running) as connected:
         client = SpdyClient(connected)
@@ -364,7 +366,7 @@ def test_each_task_limits_the_streams_of_its_client() -> None:
     assert client.received == {opened[1]: b"hello"}
 
 
-def test_a_port_forward_has_1002_streams() -> None:
+def test_a_port_forward_may_have_1002_streams() -> None:
     leave = threading.Event()
     with serving(Config(), until=leave) as running:
         answer, connected = running.ask(running.path(PortForwardTask(sandbox_id=SandboxId("a"), ports=())), SPDY)
@@ -378,7 +380,7 @@ def test_a_port_forward_has_1002_streams() -> None:
 
 
 def assert_serves(running: Running) -> None:
-    """That a whole session is served."""
+    """Check that a whole session is served."""
     with opened_session(running) as connected:
         client = SpdyClient(connected)
         opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}
@@ -392,7 +394,9 @@ def opened_session(running: Running) -> socket.socket:
     return connected
 
 
-def test_no_thread_for_a_connection_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_thread_for_a_connection_ends_only_this_connection(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as short:
         no_thread_for("stream", short)
         with running.connect() as refused:
@@ -400,7 +404,7 @@ def test_no_thread_for_a_connection_ends_that_one_alone(running: Running, monkey
     assert_serves(running)
 
 
-def test_no_thread_for_a_session_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_thread_for_a_session_ends_only_this_session(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as short:
         no_thread_for("exec client", short)
         with opened_session(running) as refused:
@@ -408,7 +412,9 @@ def test_no_thread_for_a_session_ends_that_one_alone(running: Running, monkeypat
     assert_serves(running)
 
 
-def test_no_descriptor_for_a_session_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_descriptor_for_a_session_ends_only_this_session(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -419,7 +425,7 @@ def test_no_descriptor_for_a_session_ends_that_one_alone(running: Running, monke
     assert_serves(running)
 
 
-def test_a_stop_ends_the_sessions() -> None:
+def test_stop_ends_all_sessions() -> None:
     with serving(Config()) as running:
         asked = PortForwardTask(sandbox_id=SandboxId("s"), ports=())
         answer, connected = running.ask(running.path(asked), SPDY)
@@ -442,12 +448,12 @@ def tls_of(certificate: tuple[Path, Path]) -> tuple[Config, ssl.SSLContext]:
 
 
 def read_to_the_end_of_tls(connected: ssl.SSLSocket) -> None:
-    """Raises SSLEOFError where the connection ends without the alert (RFC 8446, 6.1)."""
+    """Read to the end. Raise SSLEOFError if there is no close_notify (RFC 8446, 6.1)."""
     while connected.recv(1 << 16):
         pass
 
 
-def test_a_tls_session_ends_with_the_alert_that_says_so(certificate: tuple[Path, Path]) -> None:
+def test_a_tls_session_ends_with_close_notify(certificate: tuple[Path, Path]) -> None:
     config, context = tls_of(certificate)
     with (
         serving(config) as running,
@@ -460,7 +466,7 @@ def test_a_tls_session_ends_with_the_alert_that_says_so(certificate: tuple[Path,
         read_to_the_end_of_tls(connected)
 
 
-def test_a_tls_session_that_its_client_ends_has_the_alert_too(certificate: tuple[Path, Path]) -> None:
+def test_a_tls_session_that_the_client_ends_gets_close_notify(certificate: tuple[Path, Path]) -> None:
     config, context = tls_of(certificate)
     with (
         serving(config) as running,
@@ -475,7 +481,7 @@ def test_a_tls_session_that_its_client_ends_has_the_alert_too(certificate: tuple
         read_to_the_end_of_tls(connected)
 
 
-def test_a_refusal_over_tls_ends_with_the_alert(certificate: tuple[Path, Path]) -> None:
+def test_a_refusal_over_tls_ends_with_close_notify(certificate: tuple[Path, Path]) -> None:
     config, context = tls_of(certificate)
     with (
         serving(config) as running,
@@ -486,9 +492,7 @@ def test_a_refusal_over_tls_ends_with_the_alert(certificate: tuple[Path, Path]) 
         read_to_the_end_of_tls(connected)
 
 
-def test_a_silent_tls_handshake_gives_its_place_up(
-    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_tls_handshake_loses_its_slot(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_REQUESTS", 2)
     config, context = tls_of(certificate)
     with serving(config) as running, ExitStack() as open_ones:
@@ -499,13 +503,13 @@ def test_a_silent_tls_handshake_gives_its_place_up(
             assert status(read_head(connected)) == 404
 
 
-def test_tls_with_a_client_certificate(certificate: tuple[Path, Path]) -> None:
+def test_tls_requires_the_client_certificate(certificate: tuple[Path, Path]) -> None:
     cert, key = map(str, certificate)
     config = Config(streaming_tls_cert_file=cert, streaming_tls_key_file=key, streaming_tls_client_ca_file=cert)
     context = ssl.create_default_context(cafile=cert)
     with serving(config) as running:
         path = running.path()
-        # With TLS 1.3 the client learns only when it reads that its missing certificate was asked for.
+        # With TLS 1.3 a client without the required certificate gets the error at its first read.
         with (
             context.wrap_socket(running.connect(), server_hostname="127.0.0.1") as stranger,
             pytest.raises(ssl.SSLError, match="certificate required"),

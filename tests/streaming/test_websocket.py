@@ -33,7 +33,7 @@ def data_of(events: object) -> dict[int, bytes]:
     return found
 
 
-def test_channels_are_there_from_the_start_and_the_server_greets() -> None:
+def test_all_channels_are_open_from_the_start_and_the_server_greets() -> None:
     wire = ChannelWire(channels())
 
     opened = list(wire.receive_data(b""))
@@ -43,7 +43,7 @@ def test_channels_are_there_from_the_start_and_the_server_greets() -> None:
     assert not list(wire.receive_data(b""))
 
 
-def test_messages_carry_their_channel() -> None:
+def test_the_first_byte_of_a_message_is_its_channel() -> None:
     wire = ChannelWire(channels())
     wire.send_data(1, b"out")
     wire.send_data(3, memoryview(b"status"))
@@ -52,7 +52,7 @@ def test_messages_carry_their_channel() -> None:
     assert data_of(wire.receive_data(sent(b"\x00in", b"\x00", b"", b"\x00put"))) == {0: b"input"}
 
 
-def test_base64_has_digits_for_channels() -> None:
+def test_base64_messages_begin_with_the_digit_of_their_channel() -> None:
     wire = ChannelWire(channels(base64=True))
     list(wire.receive_data(b""))
     wire.buffers_to_send()
@@ -63,7 +63,7 @@ def test_base64_has_digits_for_channels() -> None:
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=20), base64_form=st.booleans())
-def test_any_split_of_the_bytes_gives_the_same(cuts: list[int], base64_form: bool) -> None:
+def test_the_events_do_not_depend_on_how_the_bytes_are_split(cuts: list[int], base64_form: bool) -> None:
     payload = bytes(range(100))
     message: bytes | str = b"\x00" + payload
     if base64_form:
@@ -78,7 +78,7 @@ def test_any_split_of_the_bytes_gives_the_same(cuts: list[int], base64_form: boo
     assert got == payload * 2
 
 
-def test_a_v5_client_closes_one_channel() -> None:
+def test_a_v5_client_can_close_a_channel() -> None:
     wire = ChannelWire(channels(closes=True))
 
     events = list(wire.receive_data(sent(b"\x00in", b"\xff\x00")))
@@ -93,7 +93,7 @@ def test_a_v5_client_closes_one_channel() -> None:
     [(b"\x09what",), (b"\xff\x00",), (b"\xff",), (b"\xff\x63",), (b"",)],
     ids=["unknown", "close before v5", "close of nothing", "close of an unknown one", "empty"],
 )
-def test_what_means_nothing_is_ignored(messages: tuple[bytes, ...]) -> None:
+def test_messages_without_meaning_are_ignored(messages: tuple[bytes, ...]) -> None:
     wire = ChannelWire(channels())
     list(wire.receive_data(b""))
 
@@ -120,7 +120,7 @@ def test_garbage_ends_the_connection(data: bytes, form: bool) -> None:
         wire.send_window(1)
 
 
-def test_nothing_is_taken_or_answered_behind_what_ended_the_connection() -> None:
+def test_nothing_is_processed_after_the_end_of_the_connection() -> None:
     wire = ChannelWire(Channels(headers={0: HEADERS[0]}, base64=True))
     ping = b"\x89\x81\0\0\0\0x"
 
@@ -142,7 +142,7 @@ AFTER_THE_CLOSE = {
 @pytest.mark.parametrize("first", AFTER_THE_CLOSE)
 @pytest.mark.parametrize("second", AFTER_THE_CLOSE)
 @pytest.mark.parametrize("made", [lambda: ChannelWire(channels()), TunnelWire], ids=["channels", "tunnel"])
-def test_nothing_follows_the_close_of_the_server(
+def test_nothing_is_sent_after_the_servers_close(
     made: Callable[[], ChannelWire | TunnelWire], first: str, second: str
 ) -> None:
     wire = made()
@@ -158,14 +158,14 @@ def test_nothing_follows_the_close_of_the_server(
 
 
 @given(data=st.binary(max_size=300))
-def test_no_bytes_raise(data: bytes) -> None:
+def test_receive_data_never_raises(data: bytes) -> None:
     for wire in (ChannelWire(channels(base64=True, closes=True)), TunnelWire()):
         list(wire.receive_data(data))
         list(wire.receive_data(data))
         wire.receive_eof()
 
 
-def test_pings_are_answered_and_a_flood_of_them_stops_the_reading() -> None:
+def test_pings_are_answered_and_a_flood_of_pings_stops_reading() -> None:
     wire = ChannelWire(channels())
     client = Connection(ConnectionType.CLIENT)
     list(wire.receive_data(client.send(Ping(b"x" * 100))))
@@ -177,7 +177,7 @@ def test_pings_are_answered_and_a_flood_of_them_stops_the_reading() -> None:
     assert wire.wants_data
 
 
-def test_output_that_is_not_taken_stops_the_reading() -> None:
+def test_unread_input_stops_reading() -> None:
     wire = ChannelWire(channels())
     count = 0
     while wire.wants_data:
@@ -190,7 +190,7 @@ def test_output_that_is_not_taken_stops_the_reading() -> None:
     assert wire.wants_data
 
 
-def test_the_end_is_a_close_with_its_answer() -> None:
+def test_the_end_is_a_close_and_its_answer() -> None:
     with session_of(ChannelWire(channels())) as (session, far):
         client = WebSocketClient(far)
         session.finish()
@@ -199,7 +199,7 @@ def test_the_end_is_a_close_with_its_answer() -> None:
         assert client.code == 1000
 
 
-def test_a_session_over_channels() -> None:
+def test_a_session_over_channels_is_served() -> None:
     with session_of(ChannelWire(channels(closes=True))) as (session, far):
         client = WebSocketClient(far)
         found = [session.next_channel(seconds=10) for _ in range(4)]
@@ -215,7 +215,7 @@ def test_a_session_over_channels() -> None:
         assert client.read_messages(2) == [b"\x01", b"\x01answer"]
 
 
-def test_spdy_travels_in_messages() -> None:
+def test_the_tunnel_carries_spdy_in_messages() -> None:
     wire = TunnelWire()
     inner = ClientConnection()
     stream = inner.open_stream([("streamtype", "data")])
@@ -234,14 +234,14 @@ def test_spdy_travels_in_messages() -> None:
     assert data_of(events)[stream] == b"helloback"
 
 
-def test_a_channel_that_was_closed_brings_nothing_more() -> None:
+def test_a_closed_channel_has_no_further_events() -> None:
     wire = ChannelWire(channels(closes=True))
     list(wire.receive_data(sent(b"\xff\x00")))
 
     assert list(wire.receive_data(sent(b"\x00more", b"\xff\x00"))) == []
 
 
-def test_a_channel_that_was_reset_brings_nothing_more() -> None:
+def test_a_reset_channel_has_no_further_events() -> None:
     with session_of(ChannelWire(channels(closes=True))) as (session, far):
         client = WebSocketClient(far)
         found = [session.next_channel(seconds=10) for _ in range(4)]

@@ -1,45 +1,45 @@
-"""SPDY/3.1 without input or output, the server's side: bytes in, events out.
+"""The server's side of SPDY/3.1 without I/O: bytes in, events out.
 
-`SPDY/3.1` is what kubectl, the kubelet, the API server and crictl upgrade to for exec, attach and port-forward.
-Source: "SPDY Protocol - Draft 3.1" of the Chromium project; numbers such as 2.6.8 in this package are its sections.
-HTTP over SPDY (its chapter 3) is not spoken here: headers of streams are what the application makes of them. Nor are
-streams that the server opens: no task has one. The client's side is in the tests, which play against this one.
+kubectl, the kubelet, the API server and crictl upgrade to `SPDY/3.1` for exec, attach and port-forward. Source: "SPDY
+Protocol - Draft 3.1" of the Chromium project; numbers such as 2.6.8 in this package are its sections. HTTP over SPDY
+(chapter 3) and streams opened by the server are not implemented, since no task uses them. The tests contain an
+implementation of the client's side.
 
 The API::
 
     Connection(limits: Limits | None = None)
 
-    receive_data(data: bytes) -> Iterator[Event]                raises nothing, whatever the bytes; take all events
-    receive_eof() -> list[Event]                                the transport ended
+    receive_data(data: bytes) -> Iterator[Event]                never raises; consume all events
+    receive_eof() -> list[Event]                                the transport has ended
     buffers_to_send() -> list[Queued]                           for sendmsg
     wants_data: bool                                            read from the transport only while it is true
-    closed: bool                                                send what is queued, then close the transport
+    closed: bool                                                send queued bytes, then close the transport
 
-    reply(stream_id)                                            before anything is sent on a stream
-    send_window(stream_id) -> int                               how much send_data takes now
+    reply(stream_id)                                            required before data is sent on a stream
+    send_window(stream_id) -> int                               bytes that send_data accepts now
     send_data(stream_id, data, *, fin=False)                    fin alone: send_data(stream_id, b"", fin=True)
-    acknowledge(stream_id, count)                               the application is done with so many bytes
+    acknowledge(stream_id, count)                               the application has finished with `count` bytes
     reset(stream_id, status=ResetStatus.CANCEL)
     goaway()
 
-Headers are pairs `(name, value)` of str, names in lower case; a name with several values comes several times. What is
-not possible (any more) raises `NotAllowed`: a peer may reset a stream at any moment, so any sender must expect it.
-All changes may queue bytes: send what `buffers_to_send` returns after every call, also after `acknowledge`.
+Headers are pairs `(name, value)` of str with lower case names; a name with several values occurs several times. A call
+that is not possible, or no longer possible, raises `NotAllowed`: a peer may reset a stream at any moment, so every
+sender must expect it. Every call may queue bytes, also `acknowledge`: send the result of `buffers_to_send` after it.
 
-The owner's loop: while `wants_data`, read some bytes, `receive_data`, act on the events, send. A sender waits while
-`send_window` is 0, and asks again after `WindowOpened` (stream 0: any stream) and after queued bytes were taken.
-After `ConnectionTerminated`, or when `closed` is true, send what is queued and close the transport.
+The owner's loop: while `wants_data`, read bytes, call `receive_data`, process the events, send. A sender waits while
+`send_window` is 0, and asks again after `WindowOpened` (stream 0: any stream) and after queued bytes were sent. After
+`ConnectionTerminated`, or when `closed` is true, send the queued bytes and close the transport.
 
-What a peer does wrong on one stream ends the stream: RST_STREAM to the peer, `StreamReset(by_peer=False)` here. What
-makes the session unreadable, or breaks its limits, ends it: GOAWAY to the peer, `ConnectionTerminated` here.
+A protocol error on a stream ends the stream: RST_STREAM to the peer, `StreamReset(by_peer=False)` here. An error that
+makes the session unreadable, or violates its limits, ends the session: GOAWAY to the peer, `ConnectionTerminated` here.
 
-What a peer can make this side hold, do and queue is bounded by `Limits`. Payload is counted in `flow`, whose text says
-how, and what is different for peers without flow control (Go's spdystream, which all those clients use). Header blocks
-are bounded when they are inflated, and only those that open a stream are decoded. Control frames that wait to be sent
-stop the reading, since more input could only provoke more of them.
+`Limits` bounds the memory, the work and the queues that a peer can cause. `flow` counts payload; its docstring explains
+the counts, also for peers without flow control (Go's spdystream, which all these clients use). Header blocks are
+bounded when they are inflated, and only blocks that open a stream are decoded. Reading stops while many control frames
+wait to be sent, since more input could only provoke more of them.
 
-- A server sends nothing before the first frame of the client has come (see `Session.announce`).
-- DATA is delivered in the pieces in which it arrives, never collected, so its frames may be of any size.
+- The server sends nothing before the first frame of the client (see `Session.announce`).
+- DATA is delivered in pieces as it arrives and never collected, so its frames may have any size.
 """
 
 from shim.streaming.spdy.connection import Connection

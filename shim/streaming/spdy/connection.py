@@ -1,4 +1,4 @@
-"""The server's side of a SPDY/3.1 session without its transport. The package's docstring is the manual."""
+"""The API of a SPDY/3.1 session. The docstring of the package is its manual."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from shim.streaming.spdy.streams import Part
 
 
 class Connection:
-    """A session. Not thread-safe; nothing here blocks, waits or reads a clock."""
+    """A session. Not thread-safe; no method blocks or reads a clock."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
@@ -21,10 +21,10 @@ class Connection:
         self._inbound = Inbound(self._session)
 
     def receive_data(self, data: bytes) -> Iterator[events.Event]:
-        """Yield the events of these bytes from the transport. Raises nothing, whatever the bytes; none after the end.
+        """Yield the events of these bytes from the transport; nothing after the end. Never raises.
 
-        The bytes are taken while the events are, so that the events of a read full of tiny frames are never all there.
-        Take all of them; each may be acted on at once, with any other method.
+        It decodes lazily, so that the events of a read full of tiny frames are never all in memory. The caller must
+        consume all events, and may call any other method between them.
         """
         if self.closed:
             return
@@ -42,7 +42,7 @@ class Connection:
         yield from self._inbound.take_events()
 
     def receive_eof(self) -> list[events.Event]:
-        """Return the event of a transport that the peer closed, or that broke; none when all was over before."""
+        """Return the event for the end of the transport; none if the session was already over."""
         if not self.closed:
             self._end(GoAwayStatus.OK, f"the transport ended with {len(self._session.streams)} streams open")
         return self._inbound.take_events()
@@ -55,8 +55,8 @@ class Connection:
     def wants_data(self) -> bool:
         """Return whether to read from the transport.
 
-        False while the application has a session window of bytes to consume, less what the streams themselves take, and
-        while the peer does not take the control frames that it, or the application because of it, has queued.
+        False while unacknowledged bytes, with the memory of the streams, fill the session window, and while too many
+        control frames wait to be sent.
         """
         return not (
             self._session.flow.full(streams=len(self._session.streams)) or self._session.outbox.congested or self.closed
@@ -64,23 +64,23 @@ class Connection:
 
     @property
     def fixed(self) -> bool:
-        """The client may open streams at any time."""
+        """Return False: the client may open and close streams at any time."""
         return False
 
     @property
     def closed(self) -> bool:
-        """The session is over: what is queued is to be sent, then the transport closed."""
+        """Return whether the session is over: send the queued bytes, then close the transport."""
         return self._session.over
 
     def buffers_to_send(self) -> list[Queued]:
-        """Return all that waits to be sent, in order, for `sendmsg`; it is taken, and there is room for more again.
+        """Remove and return all queued buffers in order.
 
-        There may be more buffers than one `sendmsg` takes (IOV_MAX, 1024 on Linux).
+        There may be more buffers than a `sendmsg` takes (IOV_MAX, 1024 on Linux).
         """
         return self._session.outbox.take()
 
     def reply(self, stream_id: int) -> None:
-        """Accept a stream of the peer. NotAllowed when it is gone, or was replied to before."""
+        """Accept a stream of the peer. Raise NotAllowed if it is closed or already accepted."""
         session = self._session
         stream = session.streams.live(stream_id)
         stream.expect_sendable(Part.REPLY)
@@ -88,9 +88,10 @@ class Connection:
         session.sent(stream, Part.REPLY, fin=False)
 
     def send_window(self, stream_id: int) -> int:
-        """Return how many bytes `send_data` takes now. It grows with `WindowOpened`, and when what is queued is taken.
+        """Return the number of bytes that `send_data` accepts now.
 
-        NotAllowed when the stream is gone or finished, or not yet replied to.
+        It grows with `WindowOpened`, and when queued buffers are taken. Raise NotAllowed if the stream is closed,
+        finished or not accepted yet.
         """
         session = self._session
         stream = session.streams.live(stream_id)
@@ -98,9 +99,9 @@ class Connection:
         return session.flow.room(stream.flow, session.outbox.room)
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """Queue bytes, without a copy: what a memoryview shows must not change until it is taken. `fin` half-closes.
+        """Queue bytes; `fin` half-closes the stream. A memoryview is not copied, so its bytes must not change.
 
-        NotAllowed when the stream is gone or finished, or not yet replied to, and for more than `send_window`.
+        Raise NotAllowed as `send_window` does, and for more bytes than it returns.
         """
         session, size = self._session, len(data)
         if size > self.send_window(stream_id):
@@ -116,9 +117,9 @@ class Connection:
         session.sent(stream, Part.DATA, fin=fin)
 
     def acknowledge(self, stream_id: int, count: int) -> None:
-        """Take note that the application is done with `count` bytes of `DataReceived`: the peer may send as many again.
+        """Record that the application has finished with `count` bytes, so that the peer may send as many again.
 
-        Nothing happens for a stream that is gone. NotAllowed for more bytes than were received.
+        Nothing happens for a closed stream. Raise NotAllowed for more bytes than were received.
         """
         session = self._session
         stream = session.streams.find(stream_id)
@@ -128,7 +129,7 @@ class Connection:
         session.forget_if_over(stream)
 
     def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """End a stream, both ways, now. Nothing happens when it is gone."""
+        """Close both directions of a stream at once. Nothing happens if it is closed."""
         session = self._session
         stream = session.streams.find(stream_id)
         if stream is None:
@@ -138,5 +139,5 @@ class Connection:
         session.drop(stream)
 
     def goaway(self) -> None:
-        """Take no more streams; those that are open go on."""
+        """Refuse new streams; open streams go on."""
         self._session.say_goaway(GoAwayStatus.OK)

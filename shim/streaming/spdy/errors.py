@@ -1,7 +1,7 @@
-"""Status codes of SPDY/3.1 and what is raised over them.
+"""Status codes and errors of SPDY/3.1.
 
-`Connection.receive_data` raises none of these: what a peer does wrong becomes frames and events. `NotAllowed` is what
-the local side can meet, because a peer may reset a stream at the moment something is about to be sent on it.
+`Connection.receive_data` raises none of these errors: errors of the peer become frames and events. The local side only
+gets `NotAllowed`, since a peer may reset a stream just before bytes are sent on it.
 """
 
 from enum import IntEnum
@@ -10,7 +10,7 @@ from shim.domain.errors import ShimError
 
 
 class ResetStatus(IntEnum):
-    """Why one stream ends, carried by RST_STREAM (2.6.3)."""
+    """Why a stream ends, in RST_STREAM (2.6.3)."""
 
     PROTOCOL_ERROR = 1
     INVALID_STREAM = 2
@@ -25,10 +25,10 @@ class ResetStatus(IntEnum):
 
 
 class GoAwayStatus(IntEnum):
-    """Why a session ends, carried by GOAWAY (2.6.6).
+    """Why a session ends, in GOAWAY (2.6.6).
 
-    The section on flow control wants FLOW_CONTROL_ERROR in a GOAWAY, but no number is given to it there; such an end
-    is sent as PROTOCOL_ERROR.
+    The section on flow control requires FLOW_CONTROL_ERROR in a GOAWAY but does not define its number, so this side
+    sends PROTOCOL_ERROR instead.
     """
 
     OK = 0
@@ -36,15 +36,15 @@ class GoAwayStatus(IntEnum):
 
 
 class ProtocolError(ShimError):
-    """Base: the rules of SPDY/3.1, or this side's limits, were not kept."""
+    """Base class: a violation of SPDY/3.1 or of the limits."""
 
 
 class NotAllowed(ProtocolError):
-    """The local side asked for what the state of the stream or of the session does not allow, or no longer allows."""
+    """The state of the stream or session does not allow a call of the local side."""
 
 
 class StreamError(ProtocolError):
-    """The peer broke a rule about one stream; the stream ends, the session goes on (2.4.2). Stays inside."""
+    """An error of the peer on a stream: the stream ends, the session goes on (2.4.2). Internal."""
 
     def __init__(self, stream_id: int, status: ResetStatus, reason: str) -> None:
         super().__init__(f"stream {stream_id}: {reason}")
@@ -53,4 +53,4 @@ class StreamError(ProtocolError):
 
 
 class SessionError(ProtocolError):
-    """The peer broke a rule after which framing or compression cannot be trusted; all ends (2.4.1). Stays inside."""
+    """An error of the peer after which framing or compression is undefined: the session ends (2.4.1). Internal."""

@@ -1,4 +1,4 @@
-"""Events that a connection reports to its owner. Values only; the order of events is the order of the bytes."""
+"""Events of a connection, in the order of the received bytes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from shim.streaming.spdy.headers import Headers
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """The peer opened a stream. Answer it with `reply` before anything is sent on it, or with `reset`."""
+    """The peer opened a stream. Call `reply` before sending on it, or `reset`."""
 
     stream_id: int
     headers: Headers
@@ -15,10 +15,10 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class DataReceived:
-    """Bytes of one stream, never empty; where frames begin and end is not reported.
+    """Bytes of a stream, never empty; frame boundaries are not reported.
 
-    `data` is a view of the bytes given to `receive_data` and keeps all of them alive. Once it is consumed,
-    `acknowledge` its length; until then it counts against the windows.
+    `data` is a view of the bytes passed to `receive_data` and keeps all of them in memory. It counts against the
+    windows until its length is acknowledged.
     """
 
     stream_id: int
@@ -27,30 +27,30 @@ class DataReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamHalfClosed:
-    """The peer sends nothing more on this stream (FIN); it may still receive."""
+    """The peer sends nothing more on this stream (FIN), but may still receive."""
 
     stream_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReset:
-    """The stream is gone, both ways; bytes of it that were not acknowledged need not be."""
+    """Both directions of the stream are closed. Its bytes need no acknowledgement."""
 
     stream_id: int
-    status: int  # a ResetStatus, or a number this side does not know
-    by_peer: bool  # False: ended here, because the peer broke a rule on it
+    status: int  # a ResetStatus, or an unknown number
+    by_peer: bool  # False: this side reset it after an error of the peer
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOpened:
-    """The peer lets more be sent: on this stream, or with stream_id 0 on any. See `send_window`."""
+    """The peer has opened the send window of this stream, or of all streams for stream_id 0."""
 
     stream_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTerminated:
-    """The last event: send what is queued, then close the transport. All streams are gone."""
+    """The last event: all streams are closed. Send the queued bytes, then close the transport."""
 
     status: int
     reason: str

@@ -1,47 +1,47 @@
-"""Flow control (2.6.8): the one owner of every count of payload bytes, in both directions.
+"""Flow control (2.6.8): all counts of payload bytes in both directions.
 
-Receiving. A byte of payload passes these points, and each has a count:
+Receiving. These counts follow a byte of payload:
 
 ==========  =========================================================================  =======================
-count       what it says                                                               goes down by
+count       meaning                                                                    decreased by
 ==========  =========================================================================  =======================
-left        what the peer may still send: a stream's window, and the session's         a frame's header
-owed        charged to the windows and not given back: delivered, or announced by a    `consume`, `forget`
-            frame whose bytes are still arriving
-held        delivered to the application and not acknowledged: this is the memory      `consume`, `forget`
-given       consumed, and not yet announced to the peer in a WINDOW_UPDATE             a WINDOW_UPDATE
+left        window: bytes the peer may still send on a stream, or in the session       the header of a frame
+owed        bytes charged to the windows and not given back: delivered, or announced   `consume`, `forget`
+            by a frame whose bytes are still arriving
+held        bytes delivered to the application and not acknowledged, hence in memory   `consume`, `forget`
+given       bytes acknowledged, but not yet announced to the peer in a WINDOW_UPDATE   a WINDOW_UPDATE
 ==========  =========================================================================  =======================
 
-The header of a DATA frame charges the whole frame, so it does not matter in which pieces its bytes arrive. Therefore
+The header of a DATA frame charges the whole frame, so it does not matter how its bytes are split. Therefore
 
-- for each stream  held <= owed, and owed is also what its end gives back to the session;
-- for the session  held is the sum over its streams, also over those that are over and whose bytes are not acknowledged:
-  such a stream stays in the table, and counts as one of `max_streams`, until they are;
-- a frame of a stream that is not there, or that is refused, is charged to the session and given back at once.
+- For each stream held <= owed. At its end the stream gives `owed` back to the session.
+- For the session `held` is the sum over its streams, including closed streams with unacknowledged bytes. Such a stream
+  stays in the table, and counts against `max_streams`, until its bytes are acknowledged.
+- A frame of an unknown or refused stream is charged to the session and given back at once.
 
-What bounds memory. `held` is bounded by the session's window, for every peer, and by less when there are many
-streams, which take memory themselves (`Limits.stream_memory`):
+Memory. The session's window bounds `held` for every peer. The bound is lower with many streams, since they take memory
+themselves (`Limits.stream_memory`):
 
-- A peer with windows that sends more than it was let is cut off: its stream, or the session.
-- A peer without windows (Go's spdystream: every client of the kubelet) never learns of windows, and may not be punished
-  for them. For it, `full` stops the reading from the transport while `held` is that much. One read of the
-  transport may lie above that, so held < session window + one read. The reader must therefore ask `wants_data`
-  before each read, and must read in pieces that are small beside the window.
+- If a peer with windows exceeds them, its stream or the session ends.
+- A peer without windows (Go's spdystream, in every client of the kubelet) knows no windows and must not be cut off. For
+  such a peer, `full` stops reading from the transport while `held` has reached the bound. A read may exceed the bound,
+  so held < session window + size of a read. The owner must therefore check `wants_data` before each read, and its reads
+  must be small compared with the window.
 
-A piece that is delivered is a view, which keeps all of its read alive: one byte of payload can keep 64 KiB. That is
-memory which no count here sees, so the channel that stores a piece copies it unless it is most of its read
-(`shim.streaming.channel`).
+A delivered piece is a view, which keeps the buffer of its whole read: a byte of payload can keep 64 KiB. No count here
+includes this memory, so a channel copies a piece unless it is most of its buffer (`shim.streaming.channel`).
 
-Acknowledged means that the application is done with a byte, not that it has taken it: a piece in the hands of a thread
-that waits for a slow process is memory, too.
+Acknowledged means that the application has finished with a byte, not that it has read it: a piece that a thread is
+writing to a slow process still takes memory.
 
-Sending. `send_left` of the session, and of a stream the initial window plus what has moved it since, are what the peer
-lets this side send; they may be negative (2.6.8, "Initial Flow Control Window Size"). They are counted from the start
-and obeyed once the peer has shown that it has windows, by SETTINGS_INITIAL_WINDOW_SIZE or a WINDOW_UPDATE. Before that
-only the room in the outbox bounds what is queued, and the back-pressure is that of the transport. A new initial window
-costs the same for a thousand streams as for one, since streams count from it: a peer could send thousands at once.
+Sending. `send_left` of the session, and the initial window plus `send_moved` of a stream, are the bytes that the peer
+allows to be sent; they may be negative (2.6.8, "Initial Flow Control Window Size"). They are counted from the start,
+and obeyed once the peer has shown that it has windows, by SETTINGS_INITIAL_WINDOW_SIZE or a WINDOW_UPDATE. Before that,
+only the room in the outbox bounds the queue, and the transport provides the back-pressure. `send_moved` is relative to
+the initial window, so that a new initial window takes constant time for any number of streams: a peer may send
+thousands of them.
 
-Control frames are no payload. Those that wait to be sent are bounded by the outbox, those that arrive by the reader.
+Control frames are not payload. The outbox bounds those that wait to be sent, the frame reader those that arrive.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ MAX_WINDOW = MAX_ID
 
 
 class StreamFlow:
-    """The counts of one stream. Only `Flow` changes them."""
+    """The counts of a stream. Only `Flow` changes them."""
 
     __slots__ = ("given", "held", "left", "owed", "send_moved", "stream_id")
 
@@ -64,16 +64,16 @@ class StreamFlow:
         self.owed = 0
         self.held = 0
         self.given = 0
-        self.send_moved = 0  # the send window against the initial one
+        self.send_moved = 0  # the send window relative to the initial window
 
 
 class Flow:
-    """The counts of a session, and all steps that change counts."""
+    """The counts of a session, and all changes of counts."""
 
     def __init__(
         self, *, stream_window: int, session_window: int, stream_memory: int, update: Callable[[int, int], None]
     ) -> None:
-        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session. The others as in `Limits`."""
+        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session. For the others see `Limits`."""
         self._stream_window = stream_window
         self._session_window = session_window
         self._stream_memory = stream_memory
@@ -86,24 +86,24 @@ class Flow:
         self._initial_send = INITIAL_WINDOW
 
     def stream(self, stream_id: int) -> StreamFlow:
-        """Return the counts of a stream that is opened now."""
+        """Return the counts of a new stream."""
         return StreamFlow(stream_id, window=self._stream_window)
 
     # Receiving
 
     def full(self, *, streams: int) -> bool:
-        """Return whether no more is to be read: of the window, `streams` open ones leave a quarter at least."""
+        """Return whether reading must stop. However many `streams` are open, a quarter of the window is for payload."""
         window = self._session_window
         return self._held >= max(window // 4, window - streams * self._stream_memory)
 
     def charge_session(self, length: int) -> None:
-        """Charge a frame of `length` bytes. Raise SessionError when a peer that has windows exceeds them."""
+        """Charge a frame to the session. Raise SessionError if a peer with windows exceeds the window."""
         self._left -= length
         if self._left < 0 and self._peer_has_windows:
             raise SessionError(f"DATA of {length} bytes does not fit the session's window")
 
     def charge_stream(self, stream: StreamFlow, length: int) -> None:
-        """Charge it to its stream, too. Raise StreamError when a peer that has windows exceeds them."""
+        """Charge a frame to its stream. Raise StreamError if a peer with windows exceeds the window."""
         stream.left -= length
         if stream.left < 0 and self._peer_has_windows:
             reason = f"DATA of {length} bytes does not fit its window"
@@ -111,14 +111,14 @@ class Flow:
         stream.owed += length
 
     def deliver(self, stream: StreamFlow, count: int) -> None:
-        """Count bytes that the application gets."""
+        """Count bytes that are delivered to the application."""
         stream.held += count
         self._held += count
 
     def consume(self, stream: StreamFlow, count: int, *, more: bool) -> None:
-        """Return bytes that the application is done with; `more`: the peer may still send on this stream.
+        """Give acknowledged bytes back to the windows; `more`: the peer may still send on this stream.
 
-        Raise NotAllowed when the application did not get so many.
+        Raise NotAllowed if `count` is larger than the number of unacknowledged bytes.
         """
         if not 0 <= count <= stream.held:
             raise NotAllowed(f"acknowledging {count} bytes of {stream.held} that were delivered")
@@ -134,17 +134,17 @@ class Flow:
         self.give_back(count)
 
     def forget(self, stream: StreamFlow) -> None:
-        """Return all that a stream which ends now has of the session."""
+        """Give all bytes of a closed stream back to the session."""
         owed, stream.owed = stream.owed, 0
         self._held -= stream.held
         stream.held = 0
         self.give_back(owed)
 
     def give_back(self, count: int) -> None:
-        """Grant the peer `count` bytes more over all streams.
+        """Give `count` bytes back to the session's window.
 
-        It is announced when half of the window has come together: often enough that a peer whose bytes are consumed
-        never stops for it, and one small frame for many bytes.
+        They are announced once they amount to half of the window: often enough that the peer never waits while its
+        bytes are consumed, and seldom enough that many bytes share a frame.
         """
         self._given += count
         if self._given * 2 >= self._session_window:
@@ -155,18 +155,18 @@ class Flow:
     # Sending
 
     def room(self, stream: StreamFlow, most: int) -> int:
-        """Return how much of `most` bytes the peer lets be sent on a stream now."""
+        """Return how many bytes, at most `most`, the peer allows to be sent on a stream now."""
         if not self._peer_has_windows:
             return most
         return max(0, min(most, self._initial_send + stream.send_moved, self._send_left))
 
     def spend(self, stream: StreamFlow, count: int) -> None:
-        """Count bytes that are sent."""
+        """Count sent bytes."""
         stream.send_moved -= count
         self._send_left -= count
 
     def widen_session(self, delta: int) -> bool:
-        """Take a WINDOW_UPDATE of the session; return whether it opens the window. SessionError when it cannot be."""
+        """Apply a WINDOW_UPDATE of the session; return whether it opens the window. Raise SessionError if invalid."""
         self._peer_has_windows = True
         was_shut = self._send_left <= 0
         self._send_left += delta
@@ -175,9 +175,9 @@ class Flow:
         return was_shut and self._send_left > 0
 
     def widen_stream(self, stream: StreamFlow | None, delta: int) -> bool:
-        """Take a WINDOW_UPDATE of a stream, None for one that is gone; return whether it opens the window.
+        """Apply a WINDOW_UPDATE of a stream, None for a closed stream; return whether it opens the window.
 
-        Raise StreamError when it cannot be.
+        Raise StreamError if it is invalid.
         """
         self._peer_has_windows = True
         if stream is None:
@@ -193,10 +193,10 @@ class Flow:
         return was_shut and self._initial_send + stream.send_moved > 0
 
     def set_initial(self, window: int) -> bool:
-        """Take the initial window of the peer's streams; return whether it may have opened some.
+        """Apply the initial window of the peer; return whether it may have opened the windows of streams.
 
-        Raise SessionError when it is larger than a window can be. That of a stream may become so, which is not checked:
-        it only means that nothing is held back.
+        Raise SessionError if it exceeds MAX_WINDOW. The resulting windows of streams may exceed it, which is harmless
+        and not checked.
         """
         if window > MAX_WINDOW:
             raise SessionError(f"an initial window of {window} bytes")

@@ -1,8 +1,8 @@
-"""Frames: bytes to values, values to bytes (2.2, 2.6). Knows lengths and layouts, no streams and no compression.
+"""Encodes and decodes frames (2.2, 2.6): lengths and layouts, without streams and compression.
 
-DATA is not collected: its header comes as `DataStart`, then its bytes in the pieces in which they arrive, as views.
-A frame of 16 MiB, which Go's spdystream may well send, costs no memory. Control frames are collected up to a limit;
-those of an unknown type are passed over uncollected (2.2.1).
+DATA is not collected: its header becomes a `DataStart`, and its bytes become views, piece by piece as they arrive. So a
+frame of 16 MiB, which Go's spdystream may send, takes no memory. Control frames are collected up to a limit; frames of
+an unknown type are skipped (2.2.1).
 """
 
 import struct
@@ -27,7 +27,7 @@ _NOTHING = memoryview(b"")
 
 
 class Type(IntEnum):
-    """The control frames this side knows."""
+    """The known control frames."""
 
     SYN_STREAM = 1
     SYN_REPLY = 2
@@ -40,7 +40,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The SETTINGS this side gives or heeds; others are ignored."""
+    """The SETTINGS that are sent or obeyed; others are ignored."""
 
     MAX_CONCURRENT_STREAMS = 4
     INITIAL_WINDOW_SIZE = 7
@@ -48,7 +48,7 @@ class Setting(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SynStream:
-    """A new stream; `block` is compressed here as in the other frames with headers."""
+    """A new stream. `block` is the compressed header block, as in the other frames with headers."""
 
     stream_id: int
     fin: bool
@@ -84,21 +84,21 @@ class RstStream:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values by id; of an id that was there twice, the first (2.6.4)."""
+    """The values by id; the first value if an id occurs twice (2.6.4)."""
 
     values: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping, or the answer to one."""
+    """A ping, or the answer to a ping."""
 
     ping_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """The end of new streams."""
+    """No new streams may be opened."""
 
     last_stream_id: int
     status: int
@@ -123,7 +123,7 @@ class DataStart:
 
 @dataclass(frozen=True, slots=True)
 class DataPiece:
-    """Payload of the DATA frame begun before; a frame without payload has one empty piece."""
+    """A piece of the payload of the current DATA frame; a frame without payload has an empty piece."""
 
     data: memoryview
     last: bool
@@ -133,12 +133,12 @@ Frame = SynStream | SynReply | MoreHeaders | RstStream | Settings | Ping | GoAwa
 
 
 def syn_reply_bytes(stream_id: int, block: bytes) -> bytes:
-    """SYN_REPLY on the wire."""
+    """Encode SYN_REPLY."""
     return _control(Type.SYN_REPLY, _WORD.pack(stream_id) + block)
 
 
 def rst_stream_bytes(stream_id: int, status: int) -> bytes:
-    """RST_STREAM on the wire."""
+    """Encode RST_STREAM."""
     return _control(Type.RST_STREAM, _TWO_WORDS.pack(stream_id, status))
 
 
@@ -149,22 +149,22 @@ def settings_bytes(values: Iterable[tuple[Setting, int]]) -> bytes:
 
 
 def ping_bytes(ping_id: int) -> bytes:
-    """PING on the wire."""
+    """Encode PING."""
     return _control(Type.PING, _WORD.pack(ping_id))
 
 
 def goaway_bytes(last_stream_id: int, status: int) -> bytes:
-    """GOAWAY on the wire."""
+    """Encode GOAWAY."""
     return _control(Type.GOAWAY, _TWO_WORDS.pack(last_stream_id, status))
 
 
 def window_update_bytes(stream_id: int, delta: int) -> bytes:
-    """WINDOW_UPDATE on the wire."""
+    """Encode WINDOW_UPDATE."""
     return _control(Type.WINDOW_UPDATE, _TWO_WORDS.pack(stream_id, delta))
 
 
 def data_head(stream_id: int, length: int, *, fin: bool) -> bytes:
-    """Encode the header of a DATA frame; the payload follows it."""
+    """Encode the header of a DATA frame; the payload must follow."""
     return _TWO_WORDS.pack(stream_id, FLAG_FIN * fin << 24 | length)
 
 
@@ -234,20 +234,20 @@ _DECODERS: dict[int, Callable[[int, bytes], Frame]] = {
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, wherever the bytes are split."""
+    """Splits received bytes into frames."""
 
     def __init__(self, *, max_control: int) -> None:
-        """`max_control`: bytes of payload of a control frame."""
+        """`max_control` is the maximum payload of a control frame in bytes."""
         self._max_control = max_control
-        self._partial = bytearray()  # a frame header, or the payload of a control frame, not yet complete
-        self._kind = 0  # of the control frame whose payload is being collected, 0 while a header is
+        self._partial = bytearray()  # an incomplete frame header or payload of a control frame
+        self._kind = 0  # of the control frame being collected; 0 while a header is collected
         self._flags = 0
         self._wanted = _HEAD_SIZE  # bytes until `_partial` is complete
-        self._data_left = 0  # payload of the DATA frame that is still to come
-        self._skip_left = 0  # payload of a frame of unknown type that is still to come
+        self._data_left = 0  # bytes of the DATA frame still to arrive
+        self._skip_left = 0  # bytes of a frame of unknown type still to arrive
 
     def read(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames and pieces that `data` completes; raise SessionError for malformed bytes."""
+        """Yield the frames and pieces that `data` completes. Raise SessionError for malformed bytes."""
         view = memoryview(data)
         while view:
             if self._data_left:

@@ -1,7 +1,7 @@
 """The name/value header block and its compression (2.6.10).
 
-Each direction of a session has one zlib stream for all its header blocks, started with a dictionary that the
-protocol fixes. So every block must be inflated, also one that is refused, or the next one cannot be read.
+Each direction of a session compresses all header blocks in a single zlib stream with the dictionary of the protocol. So
+every block must be inflated, also the block of a refused stream, or later blocks could not be inflated.
 """
 
 import struct
@@ -10,13 +10,13 @@ import zlib
 from shim.streaming.spdy.errors import ResetStatus, SessionError, StreamError
 
 Headers = tuple[tuple[str, str], ...]
-"""Pairs of lower case name and value; a name with several values comes several times in a row."""
+"""Pairs of lower case name and value; a name with several values occurs several times in a row."""
 
 _LENGTH = struct.Struct("!I")
 _SEPARATOR = b"\0"
 
-# The dictionary is 1423 bytes long and zlib knows it as 0xe3c6a7c2: first words of HTTP, each behind its length in
-# four bytes as in a header block, then status codes, dates and media types in running text.
+# The dictionary has 1423 bytes and the zlib id 0xe3c6a7c2: words of HTTP, each after its length in four bytes as in a
+# header block, then status codes, dates and media types as text.
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
     "authorization cache-control connection content-base content-encoding content-language content-length "
@@ -44,9 +44,9 @@ DICTIONARY = b"".join(_counted(word.replace("_", " ").encode()) for word in _WOR
 
 
 def headers_from_block(block: bytes, *, stream_id: int, max_values: int) -> Headers:
-    """Return the pairs of an inflated block; StreamError PROTOCOL_ERROR when it breaks a rule of 2.6.10.
+    """Return the pairs of an inflated block. Raise StreamError PROTOCOL_ERROR if it violates 2.6.10.
 
-    A block with more than `max_values` values is refused before they are made: each would be two strings and a tuple.
+    A block with more than `max_values` values is refused before they are created: each takes two strings and a tuple.
     """
     fields = _Fields(block, stream_id)
     seen: set[bytes] = set()
@@ -54,15 +54,15 @@ def headers_from_block(block: bytes, *, stream_id: int, max_values: int) -> Head
     for _ in range(fields.count()):
         name, value = fields.take(), fields.take()
         if not name or not name.isascii() or _SEPARATOR in name or name != name.lower() or name in seen:
-            raise fields.error(f"header name {name[:64]!r} is empty, twice there or not lower case ASCII")
+            raise fields.error(f"header name {name[:64]!r} is empty, duplicate or not lower case ASCII")
         seen.add(name)
         count = value.count(_SEPARATOR) + 1
         if len(pairs) + count > max_values:
             raise fields.error(f"more than {max_values} header values")
         values = value.split(_SEPARATOR)
         if len(values) > 1 and not all(values):
-            raise fields.error(f"header {name[:64]!r} has an empty one among several values")
-        pairs.extend((name.decode("ascii"), one.decode("latin-1")) for one in values)
+            raise fields.error(f"header {name[:64]!r} has an empty value among several")
+        pairs.extend((name.decode("ascii"), each.decode("latin-1")) for each in values)
     fields.expect_end()
     return tuple(pairs)
 
@@ -105,27 +105,27 @@ class Deflater:
     """Compresses the blocks of one direction."""
 
     def __init__(self) -> None:
-        # A window of 2 KiB holds the dictionary. The defaults of zlib would cost 256 KiB for each connection, and save
-        # nothing on the few short headers that are ever sent.
+        # A window of 2 KiB holds the dictionary. The defaults of zlib would take 256 KiB for each connection, and save
+        # nothing for the few short headers that are sent.
         self._zlib = zlib.compressobj(level=6, wbits=11, memLevel=1, zdict=DICTIONARY)
 
     def deflate(self, block: bytes) -> bytes:
-        """Return the compressed bytes of this block, complete for the peer to inflate."""
+        """Return the compressed block, flushed so that the peer can inflate it."""
         return self._zlib.compress(block) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
 
 
 class Inflater:
-    """Decompresses the blocks of one direction, never to more than a limit each, and in sum."""
+    """Decompresses the blocks of one direction, with limits for each block and for their total."""
 
     def __init__(self, *, max_block: int, free: int, ratio: int) -> None:
-        """`max_block`: bytes of one inflated block. `free`, `ratio`: what all may inflate to; see `Limits`."""
+        """`max_block` bounds the bytes of an inflated block, `free` and `ratio` the total; see `Limits`."""
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._max_block = max_block
         self._ratio = ratio
         self._left = free
 
     def inflate(self, data: bytes) -> bytes:
-        """Return the block. SessionError when it is not zlib, or breaks a limit: what follows could not be read."""
+        """Return the block. Raise SessionError if it is not zlib or exceeds a limit: later blocks could not be read."""
         try:
             block = self._zlib.decompress(data, self._max_block + 1)
         except zlib.error as exc:

@@ -1,4 +1,4 @@
-"""The receiving half: what each frame of the peer changes, and what the application is reported of it."""
+"""The receiving half: applies each frame of the peer to the session, and makes events for the application."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from shim.streaming.spdy.streams import Stream
 
 
 class Inbound:
-    """Takes frames; SessionError ends the session, an error of one stream is dealt with here."""
+    """Processes frames. It resets a stream after a StreamError, and raises SessionError, which ends the session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -20,7 +20,7 @@ class Inbound:
             max_block=limits.max_header_block, free=limits.inflated_free, ratio=limits.inflated_ratio
         )
         self._events: list[events.Event] = []
-        self._arriving: Stream | None = None  # to which the pieces of the DATA frame under way belong
+        self._arriving: Stream | None = None  # the stream of the current DATA frame
         self._arriving_fin = False
         self._takers: dict[type[frames.Frame], Callable[[Any], None]] = {
             frames.DataPiece: self._take_piece,
@@ -40,12 +40,12 @@ class Inbound:
         self._events.append(event)
 
     def take_events(self) -> list[events.Event]:
-        """Return the events since the last time."""
+        """Remove and return the events since the last call."""
         happened, self._events = self._events, []
         return happened
 
     def take(self, frame: frames.Frame) -> None:
-        """Do what the frame asks for."""
+        """Process a frame. Raise SessionError."""
         try:
             self._takers[type(frame)](frame)
         except StreamError as exc:
@@ -57,7 +57,7 @@ class Inbound:
     def _end(self, stream: Stream, status: int, *, by_peer: bool) -> None:
         over = stream.over
         self._session.drop(stream)
-        if not over:  # the application was reported the end of the others
+        if not over:  # otherwise the application already knows that the stream has ended
             self.add(events.StreamReset(stream.stream_id, status, by_peer=by_peer))
 
     def _take_data_start(self, frame: frames.DataStart) -> None:
@@ -76,7 +76,7 @@ class Inbound:
     def _take_piece(self, frame: frames.DataPiece) -> None:
         stream = self._arriving
         if stream is None or self._session.streams.find(stream.stream_id) is not stream:
-            return  # refused, or reset while its bytes were arriving; they were given back then
+            return  # refused, or reset while its bytes were arriving; then they were given back
         size = len(frame.data)
         if size:
             self._session.flow.deliver(stream.flow, size)
@@ -91,12 +91,12 @@ class Inbound:
 
     def _take_syn_stream(self, frame: frames.SynStream) -> None:
         session = self._session
-        block = self._inflater.inflate(frame.block)  # before anything can refuse the frame
+        block = self._inflater.inflate(frame.block)  # also if the frame is refused
         if session.phase is not Phase.OPEN:
             return  # 2.6.6: ignored after GOAWAY
         session.streams.take_id(frame.stream_id)
         if frame.unidirectional:
-            # No client of the kubelet makes such streams, and nothing could be sent on one.
+            # No client of the kubelet opens such streams, and nothing could be sent on them.
             raise StreamError(frame.stream_id, ResetStatus.REFUSED_STREAM, "unidirectional streams are not taken")
         if len(session.streams) >= session.limits.max_streams:
             raise StreamError(frame.stream_id, ResetStatus.REFUSED_STREAM, "too many streams")
@@ -108,12 +108,12 @@ class Inbound:
             self._finish(stream)
 
     def _take_syn_reply(self, frame: frames.SynReply) -> None:
-        self._inflater.inflate(frame.block)  # for the state alone: nothing is opened here, so there is no reply
+        self._inflater.inflate(frame.block)  # only to update the zlib state
         self._session.streams.known(frame.stream_id).expect_receiving()
-        raise StreamError(frame.stream_id, ResetStatus.STREAM_IN_USE, "a reply to a stream of the client itself")
+        raise StreamError(frame.stream_id, ResetStatus.STREAM_IN_USE, "a reply to a stream that the client opened")
 
     def _take_headers(self, frame: frames.MoreHeaders) -> None:
-        self._inflater.inflate(frame.block)  # for the state alone: no task has a use for more headers
+        self._inflater.inflate(frame.block)  # only to update the zlib state: no task uses further headers
         stream = self._session.streams.known(frame.stream_id)
         stream.expect_receiving()
         if frame.fin:
@@ -121,7 +121,7 @@ class Inbound:
 
     def _take_rst_stream(self, frame: frames.RstStream) -> None:
         stream = self._session.streams.find(frame.stream_id)
-        if stream is not None:  # 2.4.2: never answered, so no loop of resets
+        if stream is not None:  # 2.4.2: never answered, to avoid a loop of resets
             self._end(stream, frame.status, by_peer=True)
 
     def _take_settings(self, frame: frames.Settings) -> None:
@@ -133,14 +133,14 @@ class Inbound:
         flow = self._session.flow
         if frame.stream_id == 0:
             opened = flow.widen_session(frame.delta)
-        else:  # perhaps sent before the peer knew that the stream is over
+        else:  # perhaps sent before the peer knew that the stream is closed
             stream = self._session.streams.find(frame.stream_id)
             opened = flow.widen_stream(None if stream is None else stream.flow, frame.delta)
         if opened:
             self.add(events.WindowOpened(frame.stream_id))
 
     def _take_ping(self, frame: frames.Ping) -> None:
-        if frame.ping_id % 2:  # 2.6.5: the others would be answers to pings of this side, which sends none
+        if frame.ping_id % 2:  # 2.6.5: even ids are answers to pings of the server, which sends none
             self._session.outbox.answer(frames.ping_bytes(frame.ping_id))
 
     def _take_goaway(self, _frame: frames.GoAway) -> None:

@@ -1,4 +1,4 @@
-"""The queue of bytes to send: buffers in order, large ones never copied, small ones put together."""
+"""The queue of bytes to send. Large buffers are not copied, small buffers are merged."""
 
 from shim.streaming.spdy.errors import SessionError
 
@@ -9,14 +9,14 @@ Queued = Buffer | bytearray
 """A buffer to send."""
 
 _COPY_UP_TO = 4096
-"""Bytes of one buffer that is put together. A bytes object costs 33 bytes and its place, however short it is."""
+"""Bytes of a merged buffer. Each bytes object takes 33 bytes more than its content."""
 
 
 class Outbox:
-    """The bytes to send. What is data, and what are control frames, have bounds of their own."""
+    """The bytes to send, with separate bounds for data and for control frames."""
 
     def __init__(self, *, room: int, max_control: int, max_answers: int) -> None:
-        """`room`: bytes for data, a mark and no wall; the others as in `Limits`."""
+        """`room` is the soft limit in bytes for data; for the others see `Limits`."""
         self._room = room
         self._max_control = max_control
         self._max_answers = max_answers
@@ -26,12 +26,12 @@ class Outbox:
 
     @property
     def room(self) -> int:
-        """Bytes of data that may still be queued, 0 or more."""
+        """Return how many bytes of data may still be queued."""
         return max(0, self._room - self.size)
 
     @property
     def congested(self) -> bool:
-        """Return whether so many control frames wait that no more may be provoked."""
+        """Return whether reading must stop because too many control frames wait."""
         return self._control >= self._max_control
 
     def put(self, frame: bytes) -> None:
@@ -45,7 +45,7 @@ class Outbox:
         self.size += len(frame)
 
     def put_data(self, head: bytes, payload: memoryview) -> None:
-        """Queue a DATA frame. A short payload is copied: a view of it would be larger, and one more buffer to send."""
+        """Queue a DATA frame. A short payload is copied: a view would be larger, and a further buffer to send."""
         if len(payload) <= _COPY_UP_TO:
             self._buffers.append(head + payload)
         else:
@@ -53,13 +53,13 @@ class Outbox:
         self.size += len(head) + len(payload)
 
     def answer(self, frame: bytes) -> None:
-        """Queue a control frame that the peer provoked. Raise SessionError when it goes on and does not read."""
+        """Queue a control frame that the peer provoked. Raise SessionError if too many wait unread."""
         if self._control + len(frame) > self._max_answers:
             raise SessionError(f"more than {self._max_answers} bytes of answers wait for a peer that does not read")
         self.put(frame)
 
     def take(self) -> list[Queued]:
-        """Return all that waits; it is the caller's now."""
+        """Remove and return all buffers."""
         buffers, self._buffers = self._buffers, []
         self.size = self._control = 0
         return buffers

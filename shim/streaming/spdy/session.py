@@ -1,4 +1,4 @@
-"""State that both halves of a connection share: streams, flow, compression, outbox, and the phase."""
+"""The state that both halves of a connection share: streams, flow control, compression, outbox and phase."""
 
 from enum import Enum, auto
 
@@ -12,15 +12,15 @@ from shim.streaming.spdy.streams import Part, Stream, StreamTable
 
 
 class Phase(Enum):
-    """How far a session is. It only moves forward."""
+    """The phase of a session. It only moves forward."""
 
     OPEN = auto()
-    DRAINING = auto()  # one side said GOAWAY: no new streams, those that are open go on
+    DRAINING = auto()  # a side has sent GOAWAY: open streams go on, new streams are refused
     CLOSED = auto()
 
 
 class Session:
-    """The state of a connection, and the steps that what is sent and what is received have in common."""
+    """The state of a connection, and the operations that sending and receiving share."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -39,14 +39,14 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Closed, or drained."""
+        """Return whether the session is closed or drained."""
         return self.phase is Phase.CLOSED or (self.phase is Phase.DRAINING and not len(self.streams))
 
     def announce(self) -> None:
-        """Send the peer this side's limits, once, before anything else is sent.
+        """Send the limits of this side once, before anything else.
 
-        That is when the first frame has come, not at once: Go's client reads the 101 response through a buffer that it
-        then throws away, with all that had arrived behind the response.
+        It is called when the first frame has arrived, not earlier: Go's client reads the 101 response through a buffer
+        that it discards, with all bytes that followed the response.
         """
         if self._announced:
             return
@@ -64,27 +64,27 @@ class Session:
             self._update_window(0, limits.session_window - INITIAL_WINDOW)
 
     def reply_block(self) -> bytes:
-        """Return the compressed block of a reply without headers. It must be sent: the peer's state follows it."""
+        """Return the compressed block of a reply without headers. It must be sent, since it changes the zlib state."""
         return self._deflater.deflate(b"\0\0\0\0")
 
     def add_stream(self, stream_id: int) -> Stream:
-        """Keep a stream that is opened now."""
+        """Create and add a stream."""
         stream = Stream(stream_id, self.flow.stream(stream_id))
         self.streams.add(stream)
         return stream
 
     def sent(self, stream: Stream, part: Part, *, fin: bool) -> None:
-        """Move the stream for what was just queued."""
+        """Update the state of the stream for the part that was queued."""
         stream.sent(part, fin=fin)
         self.forget_if_over(stream)
 
     def forget_if_over(self, stream: Stream) -> None:
-        """Drop a stream that is over; it stays until its bytes are acknowledged, see `flow`."""
+        """Remove a closed stream, once its bytes are acknowledged; see `flow`."""
         if stream.over and not stream.flow.owed:
             self.streams.remove(stream)
 
     def drop(self, stream: Stream) -> None:
-        """End a stream here; what it holds of the session's window is free again."""
+        """Remove a stream, and give its bytes back to the session's window."""
         self.streams.remove(stream)
         self.flow.forget(stream.flow)
 
@@ -92,7 +92,7 @@ class Session:
         self.outbox.put(frames.window_update_bytes(stream_id, delta))
 
     def say_goaway(self, status: GoAwayStatus) -> None:
-        """Send GOAWAY, once for a friendly end, and again when it becomes another."""
+        """Send GOAWAY: once with status OK, and again if an error follows."""
         if self.phase is Phase.CLOSED or (self._said_goaway and status is GoAwayStatus.OK):
             return
         self._said_goaway = True
@@ -100,6 +100,6 @@ class Session:
         self.outbox.put(frames.goaway_bytes(self.streams.last_id, status))
 
     def close(self) -> None:
-        """Forget all streams; nothing comes in any more."""
+        """Close the session and forget all streams."""
         self.phase = Phase.CLOSED
         self.streams.clear()

@@ -1,6 +1,6 @@
-"""The streams of a session: their states, numbers and order (2.3). All are opened by the client.
+"""The streams of a session: their states, ids and order (2.3). The client opens all of them.
 
-A stream has two directions and each has a state of its own; half-closed and closed are what the two together say.
+Each of the two directions of a stream has a state; together they say whether it is open, half-closed or closed.
 """
 
 from enum import Enum, auto
@@ -12,13 +12,13 @@ from shim.streaming.spdy.flow import StreamFlow
 class Side(Enum):
     """The state of one direction."""
 
-    WAITING = auto()  # SYN_REPLY has to be sent first
+    WAITING = auto()  # SYN_REPLY must be sent first
     OPEN = auto()
     FINISHED = auto()  # FIN was sent
 
 
 class Part(Enum):
-    """The next part that can be sent on a stream."""
+    """A part of a stream that can be sent."""
 
     REPLY = auto()
     DATA = auto()
@@ -28,7 +28,7 @@ _SENDABLE = {(Side.WAITING, Part.REPLY), (Side.OPEN, Part.DATA)}
 
 
 class Stream:
-    """One stream that is not over, or whose bytes are not all acknowledged."""
+    """A stream that is not closed, or has unacknowledged bytes."""
 
     __slots__ = ("flow", "receiving", "sending", "stream_id")
 
@@ -40,16 +40,16 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Both directions are finished."""
+        """Return whether both directions are closed."""
         return self.sending is Side.FINISHED and self.receiving is Side.FINISHED
 
     @property
     def finished_receiving(self) -> bool:
-        """The peer sends nothing more."""
+        """Return whether the peer sends nothing more."""
         return self.receiving is Side.FINISHED
 
     def expect_sendable(self, part: Part) -> None:
-        """Raise NotAllowed when `part` cannot be sent now."""
+        """Raise NotAllowed if `part` cannot be sent now."""
         if (self.sending, part) not in _SENDABLE:
             raise NotAllowed(
                 f"stream {self.stream_id}: {part.name.lower()} cannot be sent, "
@@ -57,22 +57,22 @@ class Stream:
             )
 
     def sent(self, part: Part, *, fin: bool) -> None:
-        """Note that `part` was sent."""
+        """Record that `part` was sent."""
         self.expect_sendable(part)
         self.sending = Side.FINISHED if fin else Side.OPEN
 
     def expect_receiving(self) -> None:
-        """Raise StreamError when the peer may send nothing more."""
+        """Raise StreamError if the peer has already sent FIN."""
         if self.finished_receiving:
             raise StreamError(self.stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "a frame after FIN")
 
     def finish_receiving(self) -> None:
-        """Note that the peer sends nothing more."""
+        """Record that the peer sends nothing more."""
         self.receiving = Side.FINISHED
 
 
 class StreamTable:
-    """The streams by id, and the ids that were used."""
+    """The streams by id, and the last id used."""
 
     def __init__(self) -> None:
         self._streams: dict[int, Stream] = {}
@@ -82,18 +82,18 @@ class StreamTable:
         return len(self._streams)
 
     def find(self, stream_id: int) -> Stream | None:
-        """Return the stream, if there is one."""
+        """Return the stream, or None."""
         return self._streams.get(stream_id)
 
     def live(self, stream_id: int) -> Stream:
-        """Return the stream for something local; NotAllowed when there is none."""
+        """Return the stream for a local call. Raise NotAllowed if it does not exist."""
         stream = self._streams.get(stream_id)
         if stream is None:
             raise NotAllowed(f"stream {stream_id} is closed, or never was")
         return stream
 
     def known(self, stream_id: int) -> Stream:
-        """Return the stream for something received; StreamError when there is none (2.3.7, status 2 of 2.6.3)."""
+        """Return the stream of a received frame. Raise StreamError if it does not exist (2.3.7, status 2 of 2.6.3)."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             return stream
@@ -104,7 +104,7 @@ class StreamTable:
         raise StreamError(stream_id, ResetStatus.INVALID_STREAM, "was never opened")
 
     def take_id(self, stream_id: int) -> None:
-        """Note that the client opens a stream with this id; an error when it is not the next in order (2.3.2)."""
+        """Record that the client opens a stream. Raise StreamError or SessionError unless ids increase (2.3.2)."""
         if stream_id in self._streams or (stream_id and stream_id == self.last_id):
             raise StreamError(stream_id, ResetStatus.PROTOCOL_ERROR, "is opened twice")
         if not stream_id % 2 or stream_id < self.last_id:
@@ -112,13 +112,13 @@ class StreamTable:
         self.last_id = stream_id
 
     def add(self, stream: Stream) -> None:
-        """Keep a stream."""
+        """Add a stream."""
         self._streams[stream.stream_id] = stream
 
     def remove(self, stream: Stream) -> None:
-        """Forget a stream."""
+        """Remove a stream."""
         self._streams.pop(stream.stream_id, None)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all streams."""
         self._streams.clear()

@@ -1,4 +1,4 @@
-"""The client's side of SPDY/3.1, which the server never plays: what tests hold against the code in shim.
+"""The client's side of SPDY/3.1, which the tests run against the server's side.
 
 It opens streams, keeps to the server's windows, and gives its own, as the specification has it. It shares the cutting
 of frames with the server and nothing else.
@@ -32,7 +32,7 @@ class PingAcked:
 
 @dataclass(frozen=True, slots=True)
 class GoAwayReceived:
-    """The server takes no more streams."""
+    """The server refuses new streams."""
 
     last_stream_id: int
     status: int
@@ -42,7 +42,7 @@ Event = spdy.Event | StreamReplied | PingAcked | GoAwayReceived
 
 
 def counted(headers: Iterable[tuple[str, str]]) -> bytes:
-    """The block of these headers, not compressed."""
+    """Return the uncompressed block of these headers."""
     values: dict[str, list[str]] = {}
     for name, value in headers:
         values.setdefault(name, []).append(value)
@@ -60,12 +60,12 @@ class Deflater:
 
 
 def syn_stream(stream_id: int, block: bytes, *, flags: int = 0) -> bytes:
-    """A SYN_STREAM frame; `block` is compressed."""
+    """Return a SYN_STREAM frame; `block` is compressed."""
     return wire.control(1, wire.words(stream_id, 0) + b"\0\0" + block, flags=flags)
 
 
 class ClientConnection:
-    """A session of a client with windows, as large as they are before anything is said about them."""
+    """A session of a client with windows of the default size."""
 
     def __init__(self) -> None:
         self._reader = frames.FrameReader(max_control=1 << 16)
@@ -75,7 +75,7 @@ class ClientConnection:
         self._initial = WINDOW
         self._next_id = self._next_ping = 1
         self._session_window = WINDOW
-        self._moved: dict[int, int] = {}  # windows of streams that this side may send on, against the initial one
+        self._moved: dict[int, int] = {}  # send windows of streams, relative to the initial window
         self._receiving: set[int] = set()
         self._at: frames.DataStart | None = None
         self.closed = False
@@ -180,7 +180,7 @@ class ClientConnection:
     def _piece(self, piece: frames.DataPiece) -> list[Event]:
         assert self._at is not None
         stream_id = self._at.stream_id
-        if stream_id not in self._receiving:  # reset while it was on its way
+        if stream_id not in self._receiving:  # the stream was reset while the frame was in transit
             if piece.data:
                 self._out += wire.window_update(0, len(piece.data))
             return []

@@ -1,4 +1,4 @@
-"""Both roles over transcripts written by hand: what is sent for what is received."""
+"""Tests with transcripts written by hand: the bytes sent for the bytes received."""
 
 import zlib
 
@@ -36,13 +36,13 @@ from tests.streaming.spdy.wire import (
 KIB = 1024
 GREETING = bytes.fromhex(
     "80030004 00000014 00000002 00000004 000003e8 00000007 00040000"  # 1000 streams, windows of 256 KiB
-    "80030009 00000008 00000000 000f0000"  # and 960 KiB more for the session
+    "80030009 00000008 00000000 000f0000"  # 960 KiB more for the session
 )
 STDIN = (b"streamtype", b"stdin")
 
 
 def server(peer: Peer, *stream_ids: int, limits: Limits | None = None) -> Connection:
-    """A server with these streams open and replied to, and nothing left to send."""
+    """Return a connection with these streams open and accepted, and nothing to send."""
     connection = Connection(limits)
     for stream_id in stream_ids:
         connection.receive_data(peer.syn_stream(stream_id, STDIN))
@@ -52,31 +52,31 @@ def server(peer: Peer, *stream_ids: int, limits: Limits | None = None) -> Connec
 
 
 def server_with_windows(*stream_ids: int, peer: Peer | None = None) -> Connection:
-    """The same, for a peer that has shown that it has windows."""
+    """The same for a peer that has shown that it has windows."""
     connection = server(peer or Peer(), *stream_ids)
     connection.receive_data(settings(initial_window_size=64 * KIB))
     return connection
 
 
 def reads(connection: Connection) -> bool:
-    """A function, so that mypy does not take the answer for a constant."""
+    """Return `wants_data`. As a property, mypy would narrow it to a constant."""
     return connection.wants_data
 
 
 def is_closed(connection: Connection) -> bool:
-    """As `reads`."""
+    """Return `closed`; see `reads`."""
     return connection.closed
 
 
 def sent_headers(connection: Connection, *, kind: int) -> tuple[int, bytes]:
-    """The stream and the inflated block of the one frame that waits, which is the first with headers."""
+    """Return the stream and the inflated block of the queued frame, the first with headers."""
     sent = connection.data_to_send()
     assert sent[:4] == words(0x80030000 | kind)
     assert sent[4:8] == words(len(sent) - 8)
     return int.from_bytes(sent[8:12], "big"), zlib.decompressobj(zdict=DICTIONARY).decompress(sent[12:])
 
 
-def test_a_server_says_nothing_before_the_client() -> None:
+def test_the_server_sends_nothing_before_the_client() -> None:
     connection = Connection()
     assert connection.receive_data(ping(1)[:11]) == []
     assert connection.data_to_send() == b""
@@ -84,7 +84,7 @@ def test_a_server_says_nothing_before_the_client() -> None:
     assert connection.data_to_send() == GREETING + ping(1)
 
 
-def test_a_stream_from_open_to_over() -> None:
+def test_the_life_of_a_stream() -> None:
     peer, connection = Peer(), Connection()
     assert connection.receive_data(peer.syn_stream(1, STDIN, priority=2)) == [
         StreamOpened(1, (("streamtype", "stdin"),))
@@ -105,7 +105,7 @@ def test_a_stream_from_open_to_over() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 13, 64])
-def test_any_split_of_the_bytes_gives_the_same(size: int) -> None:
+def test_the_events_do_not_depend_on_how_the_bytes_are_split(size: int) -> None:
     peer = Peer()
     stream = (
         peer.syn_stream(1, STDIN)
@@ -124,7 +124,7 @@ def test_any_split_of_the_bytes_gives_the_same(size: int) -> None:
     assert split.data_to_send() == whole.data_to_send()
 
 
-def test_nothing_is_sent_before_the_reply() -> None:
+def test_data_cannot_be_sent_before_the_reply() -> None:
     connection = Connection()
     connection.receive_data(Peer().syn_stream(1, STDIN))
     for attempt in (
@@ -136,13 +136,13 @@ def test_nothing_is_sent_before_the_reply() -> None:
             attempt()
 
 
-def test_a_stream_is_replied_to_once() -> None:
+def test_a_stream_can_be_replied_to_once() -> None:
     connection = server(Peer(), 1)
     with pytest.raises(NotAllowed, match="reply cannot be sent"):
         connection.reply(1)
 
 
-def test_long_data_is_cut_into_frames_and_not_copied() -> None:
+def test_long_data_is_split_into_frames_without_a_copy() -> None:
     connection = server(Peer(), 1)
     payload = bytes(150 * KIB)
     connection.send_data(1, payload, fin=True)
@@ -155,13 +155,13 @@ def test_long_data_is_cut_into_frames_and_not_copied() -> None:
     assert all(isinstance(view, memoryview) and view.obj is payload for view in buffers[1::2])
 
 
-def test_short_data_is_one_buffer() -> None:
+def test_short_data_is_a_single_buffer() -> None:
     connection = server(Peer(), 1)
     connection.send_data(1, b"short")
     assert connection.buffers_to_send() == [data(1, b"short")]
 
 
-def test_what_waits_to_be_sent_is_bounded() -> None:
+def test_the_data_that_waits_to_be_sent_is_bounded() -> None:
     connection = server(Peer(), 1, limits=Limits(max_queued=100))
     assert connection.send_window(1) == 100
     connection.send_data(1, bytes(60))
@@ -172,7 +172,7 @@ def test_what_waits_to_be_sent_is_bounded() -> None:
     assert connection.send_window(1) == 100
 
 
-def test_a_peer_without_windows_does_not_stop_what_is_sent() -> None:
+def test_windows_are_not_obeyed_for_a_peer_without_windows() -> None:
     connection = server(Peer(), 1)
     for _ in range(100):
         connection.send_data(1, bytes(64 * KIB))
@@ -181,7 +181,7 @@ def test_a_peer_without_windows_does_not_stop_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize("shown", [settings(initial_window_size=65536), window_update(1, 1), window_update(0, 1)])
-def test_the_windows_of_a_peer_that_has_some_are_kept(shown: bytes) -> None:
+def test_the_windows_of_a_peer_with_windows_are_obeyed(shown: bytes) -> None:
     connection = server(Peer(), 1)
     connection.send_data(1, bytes(60 * KIB))
     connection.data_to_send()
@@ -189,7 +189,7 @@ def test_the_windows_of_a_peer_that_has_some_are_kept(shown: bytes) -> None:
     assert 4 * KIB <= connection.send_window(1) <= 4 * KIB + 1
 
 
-def test_the_session_window_is_kept_over_all_streams() -> None:
+def test_the_session_window_is_obeyed_over_all_streams() -> None:
     connection = server_with_windows(1, 3)
     assert connection.send_window(1) == 64 * KIB
     connection.send_data(1, bytes(64 * KIB))
@@ -211,7 +211,7 @@ def test_windows_open_for_the_stream_and_the_session() -> None:
     assert connection.receive_data(window_update(1, 50)) == []
 
 
-def test_a_new_initial_window_moves_the_streams_that_are_open() -> None:
+def test_a_new_initial_window_changes_the_windows_of_open_streams() -> None:
     peer = Peer()
     connection = server_with_windows(1, peer=peer)
     connection.send_data(1, bytes(60 * KIB))
@@ -228,7 +228,7 @@ def test_a_new_initial_window_moves_the_streams_that_are_open() -> None:
     assert connection.send_window(3) == 4 * KIB  # the session's
 
 
-def test_consumed_bytes_are_given_back_in_halves_of_the_windows() -> None:
+def test_acknowledged_bytes_are_announced_in_halves_of_the_windows() -> None:
     connection = server(Peer(), 1, limits=Limits(stream_window=64 * KIB, session_window=128 * KIB))
     connection.receive_data(data(1, bytes(64 * KIB)))
     connection.acknowledge(1, 32 * KIB - 1)
@@ -239,16 +239,16 @@ def test_consumed_bytes_are_given_back_in_halves_of_the_windows() -> None:
     assert connection.data_to_send() == window_update(1, 32 * KIB) + window_update(0, 64 * KIB)
 
 
-def test_a_stream_that_receives_nothing_more_is_given_no_window() -> None:
+def test_no_window_is_announced_for_a_half_closed_stream() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, bytes(256 * KIB), flags=FIN))
     connection.acknowledge(1, 256 * KIB)
     assert connection.data_to_send() == b""
 
 
-def test_unread_bytes_stop_the_reading_and_acknowledging_resumes_it() -> None:
+def test_unacknowledged_bytes_stop_reading() -> None:
     connection = server(Peer(), 1, 3, limits=Limits(session_window=64 * KIB))
-    # Of the window, each of the two streams takes 1 KiB itself.
+    # Each of the two streams takes 1 KiB of the window.
     connection.receive_data(data(1, bytes(40 * KIB)) + data(3, bytes(22 * KIB - 1)))
     assert reads(connection)
     connection.receive_data(data(3, b"x"))
@@ -257,7 +257,7 @@ def test_unread_bytes_stop_the_reading_and_acknowledging_resumes_it() -> None:
     assert reads(connection)
 
 
-def test_bytes_of_a_frame_that_are_still_to_come_do_not_stop_the_reading() -> None:
+def test_announced_bytes_that_have_not_arrived_do_not_stop_reading() -> None:
     connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB))
     huge = data(1, bytes(16 * KIB * KIB - 1), flags=FIN)
     events = []
@@ -271,7 +271,7 @@ def test_bytes_of_a_frame_that_are_still_to_come_do_not_stop_the_reading() -> No
     assert events == [StreamHalfClosed(1)]
 
 
-def test_acknowledging_too_much_is_refused_and_too_late_is_nothing() -> None:
+def test_acknowledging_too_much_is_refused_and_too_late_is_ignored() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, b"abc"))
     with pytest.raises(NotAllowed, match="4 bytes of 3"):
@@ -282,7 +282,7 @@ def test_acknowledging_too_much_is_refused_and_too_late_is_nothing() -> None:
     assert connection.data_to_send() == b""
 
 
-def test_a_reset_frees_what_the_stream_held_of_the_session() -> None:
+def test_a_reset_gives_bytes_back_to_the_session() -> None:
     connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB, stream_window=64 * KIB))
     connection.receive_data(data(1, bytes(64 * KIB)))
     assert not reads(connection)
@@ -291,7 +291,7 @@ def test_a_reset_frees_what_the_stream_held_of_the_session() -> None:
     assert connection.data_to_send() == rst_stream(1, 6) + window_update(0, 64 * KIB)
 
 
-def test_the_rest_of_a_frame_of_a_stream_that_was_reset_is_dropped() -> None:
+def test_the_rest_of_a_frame_of_a_reset_stream_is_dropped() -> None:
     connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB, stream_window=64 * KIB))
     frame = data(1, bytes(64 * KIB), flags=FIN)
     connection.receive_data(frame[:1000])
@@ -310,7 +310,7 @@ def test_a_reset_by_the_peer_is_reported_and_not_answered() -> None:
     assert connection.data_to_send() == b""
 
 
-def test_a_stream_that_is_over_is_forgotten_when_its_bytes_are_acknowledged() -> None:
+def test_a_closed_stream_is_forgotten_when_its_bytes_are_acknowledged() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, b"abc", flags=FIN))
     connection.send_data(1, b"", fin=True)
@@ -320,7 +320,7 @@ def test_a_stream_that_is_over_is_forgotten_when_its_bytes_are_acknowledged() ->
     assert is_closed(connection)
 
 
-def test_resetting_a_stream_that_is_over_says_nothing_to_the_peer() -> None:
+def test_resetting_a_closed_stream_sends_nothing() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, b"abc", flags=FIN))
     connection.send_data(1, b"", fin=True)
@@ -329,7 +329,7 @@ def test_resetting_a_stream_that_is_over_says_nothing_to_the_peer() -> None:
     assert connection.data_to_send() == b""
 
 
-def test_a_late_reset_of_a_stream_that_is_over_is_not_reported() -> None:
+def test_a_reset_of_a_closed_stream_is_not_reported() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, b"abc", flags=FIN))
     connection.send_data(1, b"", fin=True)
@@ -337,7 +337,7 @@ def test_a_late_reset_of_a_stream_that_is_over_is_not_reported() -> None:
     connection.acknowledge(1, 3)
 
 
-def test_a_goaway_lets_open_streams_end() -> None:
+def test_open_streams_continue_after_goaway() -> None:
     peer = Peer()
     connection = server(peer, 1)
     connection.goaway()
@@ -355,7 +355,7 @@ def test_a_goaway_lets_open_streams_end() -> None:
     assert connection.data_to_send() == data(1, b"bye", flags=FIN)
 
 
-def test_headers_of_a_stream_ignored_after_goaway_keep_the_compression_going() -> None:
+def test_headers_ignored_after_goaway_still_update_the_compression() -> None:
     peer = Peer()
     connection = server(peer, 1)
     connection.goaway()
@@ -372,14 +372,14 @@ def test_the_end_of_the_transport_is_reported_once() -> None:
     assert is_closed(connection)
 
 
-def test_settings_that_mean_nothing_here_are_ignored() -> None:
+def test_unknown_settings_are_ignored() -> None:
     connection = server(Peer(), 1)
     assert connection.receive_data(control(4, words(2, 1, 5, 0x00FFFFFF, 7))) == []
     assert connection.data_to_send() == b""
 
 
 @pytest.mark.parametrize("window", [0, 65535, 2**31])
-def test_windows_have_bounds(window: int) -> None:
+def test_windows_outside_of_the_bounds_are_refused(window: int) -> None:
     with pytest.raises(ValueError, match=f"window of {window} bytes"):
         Limits(stream_window=window)
     with pytest.raises(ValueError, match=f"window of {window} bytes"):

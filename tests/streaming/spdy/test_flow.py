@@ -5,7 +5,7 @@ from shim.streaming.spdy.flow import INITIAL_WINDOW, MAX_WINDOW, Flow
 
 
 class Peer:
-    """A flow with small windows, and what it announced."""
+    """Return a flow with small windows, and the list of its announcements."""
 
     def __init__(self, *, windows: bool = True) -> None:
         self.announced: list[tuple[int, int]] = []
@@ -32,7 +32,7 @@ def test_a_send_window_may_become_negative_and_recover() -> None:
     assert flow.room(stream, 1 << 20) == 1
 
 
-def test_send_windows_have_a_largest_size() -> None:
+def test_send_windows_have_a_maximum_size() -> None:
     flow = Peer().flow
     stream = flow.stream(1)
     flow.widen_stream(stream, MAX_WINDOW - INITIAL_WINDOW)
@@ -45,7 +45,7 @@ def test_send_windows_have_a_largest_size() -> None:
         flow.set_initial(MAX_WINDOW + 1)
 
 
-def test_an_initial_window_that_makes_a_streams_window_too_large_holds_nothing_back() -> None:
+def test_an_initial_window_may_make_the_window_of_a_stream_too_large() -> None:
     flow = Peer().flow
     stream = flow.stream(1)
     flow.widen_stream(stream, 1000)
@@ -53,7 +53,7 @@ def test_an_initial_window_that_makes_a_streams_window_too_large_holds_nothing_b
     assert flow.room(stream, 100) == 100
 
 
-def test_a_peer_with_windows_may_not_exceed_them() -> None:
+def test_a_peer_with_windows_must_not_exceed_them() -> None:
     flow = Peer().flow
     stream = flow.stream(1)
     flow.charge_session(11)
@@ -64,7 +64,7 @@ def test_a_peer_with_windows_may_not_exceed_them() -> None:
         flow.charge_session(10)
 
 
-def test_a_peer_without_windows_is_stopped_by_what_is_held() -> None:
+def test_unacknowledged_bytes_stop_reading_from_a_peer_without_windows() -> None:
     flow = Peer(windows=False).flow
     stream = flow.stream(1)
     flow.charge_session(100)
@@ -75,7 +75,7 @@ def test_a_peer_without_windows_is_stopped_by_what_is_held() -> None:
     assert flow.full(streams=0)
 
 
-def test_windows_are_given_back_in_halves() -> None:
+def test_windows_are_announced_in_halves() -> None:
     peer = Peer()
     stream = peer.flow.stream(1)
     peer.flow.charge_session(10)
@@ -89,7 +89,7 @@ def test_windows_are_given_back_in_halves() -> None:
     assert seen == [[], [(1, 5)], [], [(1, 5), (0, 10)]]
 
 
-def test_what_was_not_delivered_cannot_be_consumed() -> None:
+def test_bytes_that_were_not_delivered_cannot_be_acknowledged() -> None:
     flow = Peer().flow
     stream = flow.stream(1)
     flow.charge_stream(stream, 10)
@@ -101,7 +101,7 @@ def test_what_was_not_delivered_cannot_be_consumed() -> None:
             flow.consume(stream, count, more=True)
 
 
-def test_a_stream_that_ends_gives_back_what_it_owes_once() -> None:
+def test_a_closed_stream_gives_its_bytes_back_once() -> None:
     peer = Peer()
     stream = peer.flow.stream(1)
     peer.flow.charge_session(10)

@@ -54,19 +54,19 @@ def read(*chunks: bytes, max_control: int = 100) -> list[Frame]:
 
 
 @pytest.mark.parametrize("name", WIRE)
-def test_frames_on_the_wire(name: str) -> None:
+def test_frames_are_encoded_and_decoded(name: str) -> None:
     wire, frame = WIRE[name]
     assert WRITTEN.get(name, bytes.fromhex(wire)) == bytes.fromhex(wire)
     assert read(bytes.fromhex(wire)) == [frame]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100])
-def test_frames_are_the_same_however_the_bytes_are_split(size: int) -> None:
+def test_the_frames_do_not_depend_on_how_the_bytes_are_split(size: int) -> None:
     chunks = [ALL[at : at + size] for at in range(0, len(ALL), size)]
     assert read(*chunks) == [frame for _, frame in WIRE.values()]
 
 
-def test_data_comes_in_the_pieces_in_which_it_arrives() -> None:
+def test_data_is_delivered_in_pieces_as_it_arrives() -> None:
     assert read(bytes.fromhex("00000005 01000006 6162"), b"cd", b"ef" + data(7, b"g")) == [
         DataStart(5, 6, fin=True),
         DataPiece(memoryview(b"ab"), last=False),
@@ -77,7 +77,7 @@ def test_data_comes_in_the_pieces_in_which_it_arrives() -> None:
     ]
 
 
-def test_data_without_payload_is_complete_with_its_header() -> None:
+def test_a_data_frame_without_payload_has_an_empty_piece() -> None:
     assert read(data(5, flags=1)) == [DataStart(5, 0, fin=True), DataPiece(memoryview(b""), last=True)]
 
 
@@ -88,7 +88,7 @@ def test_data_is_not_copied() -> None:
     assert piece.data.obj is chunk
 
 
-def test_data_head() -> None:
+def test_the_header_of_a_data_frame() -> None:
     assert frames.data_head(5, 0xABCDEF, fin=True) == bytes.fromhex("00000005 01abcdef")
 
 
@@ -97,12 +97,12 @@ def test_reserved_bits_are_ignored() -> None:
     assert read(bytes.fromhex("80030009 00000008 80000003 80000001")) == [WindowUpdate(3, 1)]
 
 
-def test_of_a_setting_that_is_there_twice_the_first_counts() -> None:
+def test_the_first_value_of_a_duplicate_setting_counts() -> None:
     assert read(control(4, words(2, 7, 1000, 0x01000007, 2000))) == [Settings({7: 1000})]
 
 
 @pytest.mark.parametrize("kind", [0, 5, 10, 11, 0xFFFF])
-def test_unknown_control_frames_are_passed_over_uncollected(kind: int) -> None:
+def test_unknown_control_frames_are_skipped(kind: int) -> None:
     unknown = control(kind, bytes(70_000))
     assert read(*(unknown[at : at + 999] for at in range(0, len(unknown), 999)), control(6, words(9))) == [Ping(9)]
     assert read(control(kind) + control(6, words(9))) == [Ping(9)]
@@ -125,7 +125,7 @@ def test_unknown_control_frames_are_passed_over_uncollected(kind: int) -> None:
         pytest.param(control(9, bytes(12)), id="window-update-long"),
     ],
 )
-def test_a_control_frame_of_a_wrong_length_ends_the_session(wire: bytes) -> None:
+def test_a_control_frame_with_a_wrong_length_ends_the_session(wire: bytes) -> None:
     with pytest.raises(SessionError, match=r"cannot have \d+ bytes|entries"):
         read(wire)
 
@@ -135,7 +135,7 @@ def test_a_control_frame_of_another_version_ends_the_session() -> None:
         read(control(6, words(1), version=2))
 
 
-def test_an_oversized_control_frame_ends_the_session_by_its_header_alone() -> None:
+def test_the_header_of_an_oversized_control_frame_ends_the_session() -> None:
     with pytest.raises(SessionError, match="SYN_STREAM of 101 bytes, at most 100"):
         read(control(1, bytes(101))[:8])
     assert len(read(control(1, bytes(100)))) == 1

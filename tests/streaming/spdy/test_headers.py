@@ -21,7 +21,7 @@ def inflater_of(max_block: int, *, free: int = 1 << 20, ratio: int = 1) -> Infla
     return Inflater(max_block=max_block, free=free, ratio=ratio)
 
 
-def test_the_dictionary_is_the_one_whose_number_every_peer_sends() -> None:
+def test_the_dictionary_has_the_id_of_the_protocol() -> None:
     assert len(DICTIONARY) == 1423
     assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
 
@@ -41,7 +41,7 @@ def test_the_dictionary_begins_and_ends_as_in_the_specification() -> None:
         pytest.param((("a", "\xff"),), "00000001 00000001 61 00000001 ff", id="eight-bits"),
     ],
 )
-def test_block_layout(headers: Headers, expected: str) -> None:
+def test_the_layout_of_a_header_block(headers: Headers, expected: str) -> None:
     assert headers_from_block(bytes.fromhex(expected), stream_id=1, max_values=64) == headers
 
 
@@ -65,13 +65,13 @@ def test_block_layout(headers: Headers, expected: str) -> None:
         pytest.param(block((b"a", b"1\0\x002")), id="empty-among-several"),
     ],
 )
-def test_a_block_that_breaks_the_rules_ends_its_stream(raw: bytes) -> None:
+def test_an_invalid_block_ends_its_stream(raw: bytes) -> None:
     with pytest.raises(StreamError) as caught:
         headers_from_block(raw, stream_id=7, max_values=64)
     assert (caught.value.stream_id, caught.value.status) == (7, 1)
 
 
-def test_blocks_of_one_direction_share_their_history() -> None:
+def test_blocks_of_one_direction_share_a_zlib_stream() -> None:
     deflater, inflater = Deflater(), inflater_of(1000)
     raw = counted(HEADERS)
     first, second = deflater.deflate(raw), deflater.deflate(raw)
@@ -79,7 +79,7 @@ def test_blocks_of_one_direction_share_their_history() -> None:
     assert [inflater.inflate(part) for part in (first, second)] == [raw, raw]
 
 
-def test_what_is_deflated_names_the_dictionary_and_ends_at_a_byte() -> None:
+def test_a_deflated_block_has_the_dictionary_id_and_ends_at_a_byte() -> None:
     first = Deflater().deflate(counted(HEADERS))
     assert first[1] & 0x20  # FDICT
     assert first[2:6] == bytes.fromhex("e3c6a7c2")
@@ -87,18 +87,18 @@ def test_what_is_deflated_names_the_dictionary_and_ends_at_a_byte() -> None:
     assert zlib.decompressobj(zdict=DICTIONARY).decompress(first) == counted(HEADERS)
 
 
-def test_stored_blocks_and_the_largest_window_are_read() -> None:
+def test_stored_blocks_and_the_largest_window_are_accepted() -> None:
     inflater = inflater_of(1000)
     assert inflater.inflate(stored(b"abc", first=True)) == b"abc"
     assert inflater.inflate(stored(b"def", first=False)) == b"def"
 
 
-def test_a_block_of_just_the_limit_is_read() -> None:
+def test_a_block_of_the_maximum_size_is_accepted() -> None:
     raw = bytes(1000)
     assert inflater_of(1000).inflate(Deflater().deflate(raw)) == raw
 
 
-def test_a_bomb_is_not_inflated() -> None:
+def test_a_decompression_bomb_is_not_inflated() -> None:
     bomb = Deflater().deflate(bytes(8 << 20))
     assert len(bomb) < 16 * 1024
     inflater = inflater_of(32 * 1024)

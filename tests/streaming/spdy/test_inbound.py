@@ -1,4 +1,4 @@
-"""What a peer may do wrong, and what it costs: its stream, or the session."""
+"""Errors of the peer, which end a stream or the session."""
 
 import zlib
 
@@ -36,7 +36,7 @@ SMALL = Limits(session_window=128 * KIB, stream_window=64 * KIB, max_answers=100
 
 
 def opened(peer: Peer, *stream_ids: int, limits: Limits = SMALL) -> Connection:
-    """A server with these streams open, one and a half on each, and nothing left to send."""
+    """Return a server with these streams open, and nothing to send."""
     connection = Connection(limits)
     connection.receive_data(b"".join(peer.syn_stream(stream_id) for stream_id in stream_ids) + ping(1))
     connection.data_to_send()
@@ -49,7 +49,7 @@ def only(events: list[Event]) -> Event:
 
 
 def assert_session_ends(connection: Connection, wire: bytes, *, last: int = 1) -> str:
-    """GOAWAY with PROTOCOL_ERROR, nothing read after it; the reason."""
+    """Check that the session ended with GOAWAY PROTOCOL_ERROR and reads nothing more; return the reason."""
     event = connection.receive_data(wire)[-1]
     assert isinstance(event, ConnectionTerminated)
     assert event.status is GoAwayStatus.PROTOCOL_ERROR
@@ -70,7 +70,7 @@ def assert_session_ends(connection: Connection, wire: bytes, *, last: int = 1) -
         pytest.param(words(5), "too short", id="cut"),
     ],
 )
-def test_bad_headers_refuse_the_stream_and_nothing_else(raw: bytes, reason: str) -> None:
+def test_invalid_headers_only_refuse_their_stream(raw: bytes, reason: str) -> None:
     peer = Peer()
     connection = opened(peer, 1)
     assert connection.receive_data(peer.syn_stream(3, raw=raw)) == []
@@ -93,7 +93,7 @@ def test_unidirectional_streams_are_refused() -> None:
     assert connection.data_to_send() == rst_stream(3, ResetStatus.REFUSED_STREAM)
 
 
-def test_streams_beyond_the_limit_are_refused_until_one_ends() -> None:
+def test_streams_beyond_the_limit_are_refused_until_another_ends() -> None:
     peer = Peer()
     connection = opened(peer, 1, 3, limits=Limits(max_streams=2))
     assert connection.receive_data(peer.syn_stream(5)) == []
@@ -110,20 +110,20 @@ def test_streams_beyond_the_limit_are_refused_until_one_ends() -> None:
         pytest.param(data(9, flags=FIN), ResetStatus.INVALID_STREAM, id="never-opened-fin"),
     ],
 )
-def test_data_of_no_stream(wire: bytes, status: ResetStatus) -> None:
+def test_data_of_an_unknown_stream_resets_it(wire: bytes, status: ResetStatus) -> None:
     connection = opened(Peer(), 1)
     assert connection.receive_data(wire) == []
     assert connection.data_to_send() == rst_stream(int.from_bytes(wire[:4], "big"), status)
 
 
-def test_data_after_the_stream_is_closed() -> None:
+def test_data_after_the_end_of_a_stream_resets_it() -> None:
     connection = opened(Peer(), 1)
     connection.receive_data(rst_stream(1, 5))
     assert connection.receive_data(data(1, b"x")) == []
     assert connection.data_to_send() == rst_stream(1, ResetStatus.PROTOCOL_ERROR)
 
 
-def test_data_after_fin() -> None:
+def test_data_after_fin_resets_the_stream() -> None:
     connection = opened(Peer(), 1)
     connection.receive_data(data(1, flags=FIN))
     assert connection.receive_data(data(1, b"x")) == [StreamReset(1, ResetStatus.STREAM_ALREADY_CLOSED, by_peer=False)]
@@ -138,13 +138,13 @@ def test_dropped_data_is_given_back_to_the_session() -> None:
     assert connection.wants_data
 
 
-def test_a_reply_to_a_stream_of_the_peer_itself() -> None:
+def test_a_reply_of_the_client_resets_the_stream() -> None:
     peer = Peer()
     connection = opened(peer, 1)
     assert connection.receive_data(peer.syn_reply(1)) == [StreamReset(1, ResetStatus.STREAM_IN_USE, by_peer=False)]
 
 
-def test_a_window_exceeded_by_a_peer_that_has_windows() -> None:
+def test_exceeding_a_stream_window_resets_the_stream() -> None:
     connection = opened(Peer(), 1)
     connection.receive_data(settings(initial_window_size=65536))
     assert joined(connection.receive_data(data(1, bytes(64 * KIB)))) == [(1, bytes(64 * KIB))]
@@ -152,7 +152,7 @@ def test_a_window_exceeded_by_a_peer_that_has_windows() -> None:
     assert connection.data_to_send() == rst_stream(1, 7) + window_update(0, 64 * KIB + 1)
 
 
-def test_the_session_window_exceeded_by_a_peer_that_has_windows() -> None:
+def test_exceeding_the_session_window_ends_the_session() -> None:
     connection = opened(Peer(), 1, 3, 5)
     connection.receive_data(settings(initial_window_size=65536) + data(1, bytes(64 * KIB)) + data(3, bytes(64 * KIB)))
     assert "does not fit the session's window" in assert_session_ends(connection, data(5, b"x"), last=5)
@@ -169,13 +169,13 @@ def test_a_peer_without_windows_may_exceed_them() -> None:
 @pytest.mark.parametrize(
     ("delta", "status"), [(0, ResetStatus.PROTOCOL_ERROR), (0x7FFFFFFF, ResetStatus.FLOW_CONTROL_ERROR)]
 )
-def test_a_window_update_of_a_stream_that_cannot_be(delta: int, status: ResetStatus) -> None:
+def test_an_invalid_window_update_resets_the_stream(delta: int, status: ResetStatus) -> None:
     connection = opened(Peer(), 1)
     assert connection.receive_data(window_update(1, delta)) == [StreamReset(1, status, by_peer=False)]
     assert connection.data_to_send() == rst_stream(1, status)
 
 
-def test_a_window_update_of_a_stream_that_is_gone_is_nothing() -> None:
+def test_a_window_update_of_a_closed_stream_is_ignored() -> None:
     connection = opened(Peer(), 1)
     assert connection.receive_data(window_update(9, 0) + window_update(2, 5)) == []
     assert connection.data_to_send() == b""
@@ -214,23 +214,23 @@ def _syn(compressed: bytes) -> bytes:
         pytest.param(b"\xff" * 64, "version 32767", id="ones"),
     ],
 )
-def test_what_ends_the_session(wire: bytes, reason: str) -> None:
+def test_errors_that_end_the_session(wire: bytes, reason: str) -> None:
     assert reason in assert_session_ends(Connection(), wire, last=0)
 
 
-def test_an_http_request_is_data_of_a_stream_that_is_not_there() -> None:
+def test_an_http_request_is_data_of_an_unknown_stream() -> None:
     connection = Connection()
     assert connection.receive_data(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == []
     assert connection.data_to_send().endswith(rst_stream(int.from_bytes(b"GET ", "big"), ResetStatus.INVALID_STREAM))
 
 
-def test_stream_ids_going_back_end_the_session() -> None:
+def test_a_decreasing_stream_id_ends_the_session() -> None:
     peer = Peer()
     connection = opened(peer, 5)
     assert "after 5" in assert_session_ends(connection, peer.syn_stream(3), last=5)
 
 
-def test_an_error_after_a_friendly_goaway_is_reported_too() -> None:
+def test_an_error_after_goaway_is_reported() -> None:
     connection = opened(Peer(), 1)
     connection.goaway()
     assert_session_ends(connection, data(0, b"x"))
@@ -244,7 +244,7 @@ def test_an_error_after_a_friendly_goaway_is_reported_too() -> None:
         pytest.param(data(1, flags=FIN), id="data-after-fin"),
     ],
 )
-def test_a_peer_that_provokes_answers_and_does_not_read_them_is_cut_off(flood: bytes) -> None:
+def test_a_peer_that_does_not_read_the_answers_it_provokes_is_cut_off(flood: bytes) -> None:
     connection = opened(Peer(), 1)
     event = connection.receive_data(flood * 10_000)[-1]
     assert isinstance(event, ConnectionTerminated)
@@ -252,7 +252,7 @@ def test_a_peer_that_provokes_answers_and_does_not_read_them_is_cut_off(flood: b
     assert connection.queued < SMALL.max_answers + 100
 
 
-def test_a_peer_that_reads_its_answers_may_ask_for_ever() -> None:
+def test_a_peer_that_reads_its_answers_is_not_cut_off() -> None:
     connection = opened(Peer(), 1)
     for _ in range(1000):
         connection.receive_data(ping(3) * 50)

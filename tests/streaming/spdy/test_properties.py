@@ -1,4 +1,4 @@
-"""Whatever the bytes, whatever their splits, whatever the order of valid operations."""
+"""Properties for any bytes, any split, and any order of valid operations."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,7 +46,7 @@ pairs = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"A", b""]), fields), ma
 
 @st.composite
 def wires(draw: st.DrawFn) -> bytes:
-    """Frames of every kind, mostly sound one by one, in any order, perhaps damaged."""
+    """Generate frames of all kinds, mostly valid, in any order, perhaps damaged."""
     peer = Peer()
     makers: list[Callable[[], bytes]] = [
         lambda: peer.syn_stream(draw(ids), *draw(pairs), flags=draw(flags)),
@@ -76,7 +76,7 @@ def split(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def fed(chunks: list[bytes]) -> tuple[list[Event | tuple[int, bytes]], bytes]:
-    """The events and the answers of a connection that got these bytes."""
+    """Return the events and the answers of a connection for these bytes."""
     connection = Connection(SMALL)
     happened = [event for chunk in chunks for event in connection.receive_data(chunk)]
     return wire.joined(happened), connection.data_to_send()
@@ -96,7 +96,7 @@ def test_any_bytes_in_any_split_give_the_same_events_and_answers(stream: bytes, 
 
 @settings(max_examples=100, deadline=None)
 @given(chunks=st.lists(st.binary(max_size=100), max_size=10))
-def test_noise_is_survived(chunks: list[bytes]) -> None:
+def test_random_bytes_never_raise(chunks: list[bytes]) -> None:
     connection = Connection(SMALL)
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -117,13 +117,13 @@ def test_any_compressed_block_opens_a_stream_refuses_it_or_ends_the_session(comp
 
 
 class Conversation(RuleBasedStateMachine):
-    """A client and a server do what they may, bytes travel at any pace; what arrives is what was sent."""
+    """A client and a server perform any valid operations, and all sent bytes arrive, in any portions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.client, self.server = ClientConnection(), Connection(SMALL)
         self.ends: dict[str, ClientConnection | Connection] = {"client": self.client, "server": self.server}
-        self.wires = {role: bytearray() for role in ROLES}  # towards this side
+        self.wires = {role: bytearray() for role in ROLES}  # bytes in transit to this side
         self.known: dict[str, set[int]] = {role: set() for role in ROLES}
         self.sent: dict[tuple[str, int], bytes] = {}
         self.got: dict[tuple[str, int], bytes] = {}
@@ -185,7 +185,7 @@ class Conversation(RuleBasedStateMachine):
             case StreamOpened(stream_id, headers):
                 assert headers == (("n", "1"), ("n", "2"))
                 self.known[role].add(stream_id)
-                with suppress(NotAllowed):  # it may be reset in the same bytes
+                with suppress(NotAllowed):  # the same bytes may reset the stream
                     self.server.reply(stream_id)
             case DataReceived(stream_id, data):
                 key = (role, stream_id)
@@ -195,7 +195,7 @@ class Conversation(RuleBasedStateMachine):
                 assert stream_id not in self.finished[role]
                 self.finished[role].add(stream_id)
             case StreamReset(stream_id, _, by_peer):
-                assert by_peer  # this side found nothing wrong
+                assert by_peer  # this side found no error
                 self.reset.add(stream_id)
             case ConnectionTerminated(_, reason):
                 raise AssertionError(reason)
@@ -217,7 +217,7 @@ class Conversation(RuleBasedStateMachine):
     @precondition(lambda self: any(end.queued for end in self.ends.values()) or any(self.wires.values()))
     @rule()
     def settle(self) -> None:
-        """All that is under way arrives and is acknowledged: then both sides know the same."""
+        """Deliver and acknowledge all bytes in transit: then both sides have the same state."""
         while any(end.queued for end in self.ends.values()) or any(self.wires.values()):
             for role in ROLES:
                 self.carry(role, 100)

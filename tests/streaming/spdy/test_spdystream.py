@@ -1,4 +1,4 @@
-"""What clients built on Go's spdystream send, and how sending to them must go on without flow control.
+"""Recorded bytes of clients built on Go's spdystream, and output to clients without flow control.
 
 The bytes were recorded from kubectl 1.33 with WebSockets off. It compresses with level 9 and a window of 32 KiB, sends
 a DATA frame for each write, closes by an empty DATA frame with FIN, and knows neither SETTINGS nor WINDOW_UPDATE.
@@ -27,7 +27,7 @@ EXEC = [  # echo hello | kubectl exec -i p -- cat
 ]
 
 PORT_FORWARD = [  # two connections to the forwarded port
-    "80030001 0000003d 00000001 00000000 0000 78f9e3c6a7c2 02253a060606ce2248fc",  # the rest comes with the next read
+    "80030001 0000003d 00000001 00000000 0000 78f9e3c6a7c2 02253a060606ce2248fc",  # the rest follows in the next read
     "6482d22da30138e59514a526e6420b17d65450d0430aea2250a266b23000000000ffff",
     "00000001 01000000",
     "80030001 00000018 00000003 00000000 0000 22522ba85c4a44d509000000ffff",
@@ -40,7 +40,7 @@ PORT_FORWARD = [  # two connections to the forwarded port
 
 
 def played(lines: list[str], *, size: int = 1 << 20) -> tuple[Connection, list[object]]:
-    """A server that was sent these bytes in chunks, and replies to each stream at once; its events."""
+    """Return a server that got these bytes in chunks and accepted each stream, and its events."""
     wire = bytes.fromhex("".join(lines))
     connection, happened = Connection(), []
     for at in range(0, len(wire), size):
@@ -58,7 +58,7 @@ def opened(stream_id: int, **headers: str) -> StreamOpened:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_exec(size: int) -> None:
+def test_a_recorded_exec_is_served(size: int) -> None:
     connection, happened = played(EXEC, size=size)
     assert happened == [
         opened(1, streamtype="error"),
@@ -75,10 +75,10 @@ def test_exec(size: int) -> None:
         connection.send_data(stream_id, b"", fin=True)
     connection.goaway()
     assert connection.data_to_send().endswith(bytes.fromhex("00000007 01000000") + goaway(7, 0))
-    assert not connection.closed  # three streams are half open, the client ends with a reset of each
+    assert not connection.closed  # three streams are half-closed; the client then resets each
 
 
-def test_the_end_of_exec_as_kubectl_makes_it() -> None:
+def test_kubectl_ends_an_exec_by_resetting_its_streams() -> None:
     connection, _ = played(EXEC)
     resets = b"".join(rst_stream(stream_id, 5) for stream_id in (1, 5, 7))
     connection.send_data(3, b"", fin=True)
@@ -89,7 +89,7 @@ def test_the_end_of_exec_as_kubectl_makes_it() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_port_forward(size: int) -> None:
+def test_a_recorded_port_forward_is_served(size: int) -> None:
     _, happened = played(PORT_FORWARD, size=size)
     assert [tuple(sorted(event.headers)) for event in happened if isinstance(event, StreamOpened)] == [
         (("port", "80"), ("requestid", "0"), ("streamtype", "error")),
@@ -105,7 +105,7 @@ def test_port_forward(size: int) -> None:
     ]
 
 
-def test_a_large_output_does_not_wait_for_windows_that_never_open() -> None:
+def test_large_output_does_not_wait_for_windows_that_never_open() -> None:
     connection, _ = played(EXEC)
     sent = 0
     while sent < 64 << 20:
@@ -116,7 +116,7 @@ def test_a_large_output_does_not_wait_for_windows_that_never_open() -> None:
         connection.buffers_to_send()
 
 
-def test_a_large_input_is_taken_however_large_its_frames() -> None:
+def test_large_input_is_accepted_whatever_the_size_of_its_frames() -> None:
     connection, _ = played(EXEC[:4])
     left = 16 << 20
     head = bytes.fromhex("00000003 00ffffff") + bytes(0xFFFFFF) + bytes.fromhex("00000003 01000001") + bytes(1)

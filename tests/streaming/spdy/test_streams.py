@@ -19,7 +19,7 @@ def table(*stream_ids: int) -> StreamTable:
 
 @pytest.mark.parametrize("part", Part)
 @pytest.mark.parametrize("side", Side)
-def test_what_may_be_sent_in_each_state(side: Side, part: Part) -> None:
+def test_each_state_allows_its_parts_only(side: Side, part: Part) -> None:
     one = stream()
     one.sending = side
     if (side, part) in {(Side.WAITING, Part.REPLY), (Side.OPEN, Part.DATA)}:
@@ -31,7 +31,7 @@ def test_what_may_be_sent_in_each_state(side: Side, part: Part) -> None:
     assert one.sending is side
 
 
-def test_nothing_comes_after_fin() -> None:
+def test_nothing_may_arrive_after_fin() -> None:
     one = stream()
     one.expect_receiving()
     one.finish_receiving()
@@ -40,7 +40,7 @@ def test_nothing_comes_after_fin() -> None:
     assert caught.value.status is ResetStatus.STREAM_ALREADY_CLOSED
 
 
-def test_a_stream_is_over_when_both_sides_have_finished() -> None:
+def test_a_stream_is_over_when_both_directions_are_closed() -> None:
     one = stream()
     one.sent(Part.REPLY, fin=False)
     one.sent(Part.DATA, fin=True)
@@ -62,14 +62,14 @@ def test_ids_out_of_order_end_the_session(before: tuple[int, ...], stream_id: in
         table(*before).take_id(stream_id)
 
 
-def test_an_id_that_was_the_last_or_is_still_open_ends_the_stream_only() -> None:
+def test_a_reused_id_ends_only_its_stream() -> None:
     streams = table(1, 3)
     for stream_id in (1, 3):
         with pytest.raises(StreamError, match="opened twice"):
             streams.take_id(stream_id)
 
 
-def test_gaps_between_ids_are_fine() -> None:
+def test_gaps_between_ids_are_allowed() -> None:
     assert len(table(1, 99, 1001)) == 3
 
 
@@ -81,7 +81,7 @@ def test_gaps_between_ids_are_fine() -> None:
         pytest.param(2, ResetStatus.INVALID_STREAM, id="of-the-server"),
     ],
 )
-def test_frames_of_streams_that_are_not_there(stream_id: int, status: ResetStatus) -> None:
+def test_a_frame_of_an_unknown_stream_is_an_error(stream_id: int, status: ResetStatus) -> None:
     streams = table(1, 3)
     streams.remove(streams.live(1))
     with pytest.raises(StreamError) as caught:
@@ -89,6 +89,6 @@ def test_frames_of_streams_that_are_not_there(stream_id: int, status: ResetStatu
     assert caught.value.status is status
 
 
-def test_stream_zero_is_none() -> None:
+def test_a_frame_of_stream_zero_ends_the_session() -> None:
     with pytest.raises(SessionError, match="stream 0"):
         table().known(0)

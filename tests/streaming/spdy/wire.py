@@ -1,4 +1,4 @@
-"""SPDY frames put together by hand from the specification, without the code under test."""
+"""Builds SPDY frames from the specification, without the code under test."""
 
 import struct
 
@@ -7,7 +7,7 @@ from shim.streaming.spdy import DataReceived, Event
 
 FIN = 1
 UNIDIRECTIONAL = 2
-ZLIB_HEAD = bytes.fromhex("78f9 e3c6a7c2")  # deflate, 32 KiB window, preset dictionary and which
+ZLIB_HEAD = bytes.fromhex("78f9 e3c6a7c2")  # deflate, 32 KiB window, preset dictionary and its id
 
 
 def control(kind: int, payload: bytes = b"", *, flags: int = 0, version: int = 3) -> bytes:
@@ -29,12 +29,12 @@ def block(*pairs: tuple[bytes, bytes]) -> bytes:
 
 
 def stored(raw: bytes, *, first: bool) -> bytes:
-    """A zlib stream that does not compress: one stored block, which ends at a byte."""
+    """Return a zlib stream with a stored block, which ends at a byte."""
     return (ZLIB_HEAD if first else b"") + struct.pack("<BHH", 0, len(raw), len(raw) ^ 0xFFFF) + raw
 
 
 class Peer:
-    """Writes frames with headers; remembers only whether its zlib stream has begun."""
+    """Writes frames with headers. Its only state is whether the zlib stream has begun."""
 
     def __init__(self) -> None:
         self._first = True
@@ -78,7 +78,7 @@ def window_update(stream_id: int, delta: int) -> bytes:
 
 
 def joined(events: list[Event]) -> list[Event | tuple[int, bytes]]:
-    """The events with the pieces of DATA in a row put together, because where they were cut does not matter."""
+    """Return the events with consecutive pieces of DATA merged, since their boundaries do not matter."""
     whole: list[Event | tuple[int, bytes]] = []
     for event in events:
         if not isinstance(event, DataReceived):
@@ -91,9 +91,9 @@ def joined(events: list[Event]) -> list[Event | tuple[int, bytes]]:
 
 
 class Connection(spdy.Connection):
-    """The server's side, with what only tests want of it: all events at once, and all bytes in one piece."""
+    """The server's side, which returns all events and all bytes at once for tests."""
 
-    def receive_data(self, data: bytes) -> list[Event]:  # type: ignore[override] # a list is more than is promised
+    def receive_data(self, data: bytes) -> list[Event]:  # type: ignore[override] # a list instead of an iterator
         return list(super().receive_data(data))
 
     @property

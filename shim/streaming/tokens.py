@@ -1,6 +1,7 @@
-"""Tasks behind streaming URLs: each was requested by an RPC, and waits for its client.
+"""One-time tokens of streaming URLs, and the tasks (exec, attach, port-forward) that they stand for.
 
-The holder of a token may do what the RPC asked for, so it cannot be guessed, works once, and not for long.
+An RPC requests a task and returns its URL. Whoever has the token may perform the task, so a token cannot be guessed,
+works once, and expires.
 """
 
 import secrets
@@ -15,22 +16,22 @@ from shim.domain.errors import ResourceExhausted
 from shim.domain.ids import ContainerId, SandboxId
 
 MAX_OUTSTANDING = 1000
-"""Tokens that wait for their client at a time."""
+"""Unused tokens."""
 
 MAX_OUTSTANDING_EACH = 100
-"""The same for one container or pod, so that requests for one leave room for the others."""
+"""Unused tokens of one container or pod, so that others can still get tokens."""
 
 MAX_OUTSTANDING_BYTES = 16 << 20
-"""Of the commands and ports that wait with them. A request may be as large as gRPC lets it be."""
+"""Bytes of the commands and ports of unused tokens. A single request may be as large as gRPC allows."""
 
 LIFETIME = 60.0
-"""Seconds in which the client has to come."""
+"""Seconds until an unused token expires."""
 
 _TOKEN_BYTES = 32
 
 
 class Kind(StrEnum):
-    """The first part of a URL's path."""
+    """The kind of a task; the first part of the URL's path."""
 
     EXEC = "exec"
     ATTACH = "attach"
@@ -39,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTask:
-    """Streams of a process in a container: exec with a command, attach without."""
+    """Exec or attach: streams of a process in a container. Only an exec has a command."""
 
     kind: Kind
     container_id: ContainerId
@@ -67,7 +68,7 @@ class PortForwardTask:
     kind: Kind = Kind.PORT_FORWARD
     sandbox_id: SandboxId
     ports: tuple[int, ...]
-    """Only the WebSocket channels need to know them beforehand."""
+    """Only used with WebSocket channels; over SPDY each stream names its port."""
 
     @property
     def target(self) -> str:
@@ -83,21 +84,21 @@ class PortForwardTask:
 Task = RemoteTask | PortForwardTask
 
 
-class Sessions:
-    """Tokens that were given out. Thread-safe."""
+class Tokens:
+    """The unused tokens and their tasks. Thread-safe."""
 
     def __init__(self, *, base_url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`base_url` is where clients reach the streaming server, without a slash at its end."""
+        """`base_url` is the URL of the streaming server, without a trailing slash."""
         self._base_url = base_url
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[Task, float]] = {}
-        """By token, oldest first: the task, and when the token ends."""
+        """By token, oldest first: the task, and when the token expires."""
         self._each: Counter[str] = Counter()
         self._bytes = 0
 
     def url_of(self, task: Task) -> str:
-        """Return a URL for `task`. ResourceExhausted when too many wait for their clients."""
+        """Return a URL for `task`. Raise ResourceExhausted if there are too many unused tokens."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         with self._lock:
             self._drop_expired()
@@ -121,14 +122,14 @@ class Sessions:
             )
 
     def peek(self, kind: str, token: str) -> Task | None:
-        """Return the task of a token that can still be taken."""
+        """Return the task of an unused token; None as `take`."""
         with self._lock:
             self._drop_expired()
             found = self._waiting.get(token)
             return found[0] if found is not None and found[0].kind == kind else None
 
     def take(self, kind: str, token: str) -> Task | None:
-        """Take the task of a token, once; None for a token of another kind, used, expired, or never given out."""
+        """Use up a token and return its task; None if the token is unknown, used, expired or of another kind."""
         with self._lock:
             self._drop_expired()
             found = self._waiting.get(token)

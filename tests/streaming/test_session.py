@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 
 from shim.domain.errors import Cancelled
-from shim.streaming import spdy, transport
+from shim.streaming import spdy
 from shim.streaming.channel import Channel
 from shim.streaming.pipe import Pipe
+from shim.streaming.session import Session
 from shim.streaming.spdy import frames
-from shim.streaming.transport import Session
 from tests.streaming.client import SECONDS, SpdyClient, session_of
 from tests.streaming.spdy.client import ClientConnection, Deflater, counted, syn_stream
 from tests.waits import wait_until
@@ -31,7 +31,7 @@ def accepted(session: Session) -> Channel:
 
 
 def open_without_windows(far: socket.socket, *streams: int) -> None:
-    """Open streams as Go's client does, which never sends windows and does not heed ours."""
+    """Open streams as Go's client does, which neither sends nor obeys windows."""
     deflater = Deflater()
     for stream in streams or (1,):
         far.sendall(syn_stream(stream, deflater.deflate(counted([("streamtype", "data")]))))
@@ -42,7 +42,7 @@ def data_frame(stream: int, data: bytes) -> bytes:
 
 
 def fill(far: socket.socket) -> int:
-    """Send until nothing is taken any more, and return how much was."""
+    """Send until the peer stops reading; return the number of bytes sent."""
     far.settimeout(1)
     count = 0
     with suppress(TimeoutError):
@@ -52,7 +52,7 @@ def fill(far: socket.socket) -> int:
     return count
 
 
-def test_bytes_flow_both_ways_and_each_way_ends_alone() -> None:
+def test_bytes_flow_in_both_directions_which_end_separately() -> None:
     with session_of(server()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="data")
@@ -68,7 +68,7 @@ def test_bytes_flow_both_ways_and_each_way_ends_alone() -> None:
         assert client.received == {stream: b"answer"}
 
 
-def test_what_came_with_the_request_is_not_lost() -> None:
+def test_bytes_received_with_the_request_are_not_lost() -> None:
     early = ClientConnection()
     stream = early.open_stream([("streamtype", "data")])
     early.send_data(stream, b"early")
@@ -76,12 +76,12 @@ def test_what_came_with_the_request_is_not_lost() -> None:
         assert bytes(accepted(session).read()) == b"early"
 
 
-def test_no_stream_in_time_is_none() -> None:
+def test_next_channel_returns_none_after_the_timeout() -> None:
     with session_of(server()) as (session, _):
         assert session.next_channel(seconds=0.05) is None
 
 
-def test_finish_delivers_everything_to_a_slow_reader_first() -> None:
+def test_finish_first_delivers_all_output_to_a_slow_client() -> None:
     data = bytes(range(256)) * 4 * 4096
     with session_of(server()) as (session, far), ThreadPoolExecutor(1) as pool:
         client = SpdyClient(far)
@@ -100,7 +100,7 @@ def test_finish_delivers_everything_to_a_slow_reader_first() -> None:
     assert bytes(client.received[stream]) == data
 
 
-def test_a_client_that_does_not_read_stops_the_writer_within_bounds() -> None:
+def test_a_client_that_does_not_read_stops_the_writer() -> None:
     with session_of(server()) as (session, far):
         SpdyClient(far).open(streamtype="data")
         channel = accepted(session)
@@ -126,7 +126,7 @@ def test_a_client_that_does_not_read_stops_the_writer_within_bounds() -> None:
         assert done.wait(SECONDS)
 
 
-def test_a_reader_that_does_not_read_stops_the_client_within_bounds() -> None:
+def test_a_reader_that_does_not_read_stops_the_client() -> None:
     with session_of(server()) as (session, far):
         open_without_windows(far)
         channel = accepted(session)
@@ -138,7 +138,7 @@ def test_a_reader_that_does_not_read_stops_the_client_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, 2000])
-def test_small_pieces_are_put_together(size: int) -> None:
+def test_small_pieces_are_merged(size: int) -> None:
     with session_of(server()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="data")
@@ -153,7 +153,7 @@ def test_small_pieces_are_put_together(size: int) -> None:
     assert got == b"".join(bytes([number]) * size for number in range(50))
 
 
-def test_a_client_that_vanishes_wakes_everybody() -> None:
+def test_a_disconnect_wakes_readers_and_writers() -> None:
     with session_of(server()) as (session, far), ThreadPoolExecutor(3) as pool:
         SpdyClient(far).open(streamtype="data")
         channel = accepted(session)
@@ -171,7 +171,7 @@ def test_a_client_that_vanishes_wakes_everybody() -> None:
         session.finish()
 
 
-def test_a_client_that_vanishes_is_noticed_while_nothing_is_read() -> None:
+def test_a_disconnect_is_noticed_while_reading_is_paused() -> None:
     with session_of(server()) as (session, far):
         open_without_windows(far)
         accepted(session)
@@ -190,7 +190,7 @@ def test_garbage_ends_the_session() -> None:
             session.next_channel()
 
 
-def test_one_stream_that_is_reset_leaves_the_others() -> None:
+def test_a_reset_stream_does_not_affect_others() -> None:
     with session_of(server()) as (session, far):
         client = SpdyClient(far)
         first, second = client.open(streamtype="a"), client.open(streamtype="b")
@@ -206,7 +206,7 @@ def test_one_stream_that_is_reset_leaves_the_others() -> None:
         assert client.received == {second: b"kept"}
 
 
-def test_an_abandoned_stream_is_drained() -> None:
+def test_input_of_an_abandoned_stream_is_dropped() -> None:
     with session_of(server()) as (session, far):
         open_without_windows(far, 1, 3)
         one, two = accepted(session), accepted(session)
@@ -218,7 +218,7 @@ def test_an_abandoned_stream_is_drained() -> None:
         assert bytes(two.read()) == b"heard"
 
 
-def test_an_idle_session_ends_and_pings_do_not_keep_it() -> None:
+def test_an_idle_session_ends_in_spite_of_pings() -> None:
     with session_of(server(), idle_timeout=0.3) as (session, far):
         client = SpdyClient(far)
         gone = threading.Event()
@@ -234,7 +234,7 @@ def test_an_idle_session_ends_and_pings_do_not_keep_it() -> None:
         assert gone.wait(SECONDS)
 
 
-def test_watchers_are_called() -> None:
+def test_watchers_are_called_at_once() -> None:
     with session_of(server()) as (session, _):
         called = threading.Event()
         session.watch(called.set)
@@ -242,8 +242,8 @@ def test_watchers_are_called() -> None:
         assert called.wait(SECONDS)
 
 
-def test_watchers_are_not_called_for_what_the_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "TICK", 1000.0)
+def test_input_of_the_client_does_not_call_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.streaming.session.TICK", 1000.0)
     with session_of(server()) as (session, far):
         calls: list[int] = []
         called = threading.Event()
@@ -261,8 +261,8 @@ def test_watchers_are_not_called_for_what_the_client_sends(monkeypatch: pytest.M
         assert len(calls) == 1
 
 
-def test_watchers_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "TICK", 0.01)
+def test_watchers_are_called_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.streaming.session.TICK", 0.01)
     with session_of(server()) as (session, _):
         calls: list[int] = []
         session.watch(lambda: calls.append(1))
@@ -270,7 +270,7 @@ def test_watchers_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
         wait_until(lambda: len(calls) > 2)
 
 
-def test_an_end_before_the_beginning_is_not_lost() -> None:
+def test_a_session_ended_before_it_runs_stays_ended() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         session = Session(Pipe(ours), server(), idle_timeout=0)
@@ -283,7 +283,7 @@ def test_an_end_before_the_beginning_is_not_lost() -> None:
         assert theirs.recv(1) == b""
 
 
-def test_streams_that_were_reset_before_they_were_taken_are_forgotten() -> None:
+def test_streams_reset_before_they_were_returned_are_forgotten() -> None:
     with session_of(server()) as (session, far):
         client = SpdyClient(far)
         for _ in range(3):
@@ -297,7 +297,7 @@ def test_streams_that_were_reset_before_they_were_taken_are_forgotten() -> None:
         assert session.next_channel(seconds=0) is None
 
 
-def test_what_was_not_read_of_a_stream_that_is_reset_is_void() -> None:
+def test_unread_bytes_of_a_reset_stream_are_dropped() -> None:
     with session_of(server()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="data")

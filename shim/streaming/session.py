@@ -1,12 +1,11 @@
-"""One session: a client's connection, the protocol on it, and the channels that threads read and write.
+"""A session: the connection of a client, its protocol, and the channels that threads read and write.
 
-One thread polls the connection and never waits for anything else, so that a client that goes away, or a ping, is
-noticed while processes and ports are slow. Writers queue and send for themselves when the connection takes it at once;
-what it does not take, that thread sends. Memory is bounded by the protocol's windows, by what it lets be queued, and by
-the number of streams, which is the task's.
+A thread of the session polls the connection and waits for nothing else, so that it notices a disconnect or a ping while
+processes and ports are slow. Writers send directly as far as the connection takes the bytes at once; the session's
+thread sends the rest. The windows and queues of the protocol, and the number of streams of the task, bound the memory.
 
-A `Session` is its thread and what the thread that serves it calls. What the client sends goes through its
-`ChannelTable`, what it gets through its `Sender`; one lock guards the three of them and the protocol.
+`Session` has the loop of that thread, and the methods for the thread that serves the task. Input of the client goes
+through its `ChannelTable`, output through its `Sender`. A single lock guards all three and the protocol.
 """
 
 import os
@@ -31,7 +30,7 @@ TICK = 2.0
 """Seconds between two calls of the watchers of a session."""
 
 LINGER = 10.0
-"""Seconds that a client which has got everything may take to close."""
+"""Seconds for the client to close the connection after it has received everything."""
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
@@ -39,12 +38,12 @@ log = structlog.get_logger(__name__)
 
 
 class Session:
-    """An upgraded connection. Thread-safe; `run` has a thread of its own."""
+    """An upgraded connection. Thread-safe; `run` needs a separate thread."""
 
     def __init__(self, pipe: Pipe, wire: Wire, *, idle_timeout: float, early: bytes = b"") -> None:
-        """`idle_timeout` in seconds, 0 for none. `early` is what came from the client with its request."""
+        """`idle_timeout` is in seconds, 0 for none. `early` are the bytes received after the HTTP request."""
         self.scope = Scope()
-        """Cancelled when the client has gone."""
+        """Cancelled when the client disconnects."""
         self._pipe = pipe
         self._wire = wire
         self._early = early
@@ -53,59 +52,59 @@ class Session:
         self._channels = ChannelTable(wire, lock=self._lock)
         self._sender = Sender(pipe, wire, self._channels)
         self._watchers: list[Callable[[], object]] = []
-        self._check_at = 0.0  # when they are called next, by the monotonic clock
+        self._check_at = 0.0  # time of the next call of the watchers, by the monotonic clock
         self._pace = Pace()
         self._finishing = False
 
     # For the thread that serves the session
 
     def next_channel(self, *, seconds: float | None = None) -> Channel | None:
-        """Wait for the next stream the client opens; None when none came in `seconds`. Cancelled when it has gone."""
+        """Wait for the next stream of the client; None after `seconds`. Raise Cancelled if the client is gone."""
         with self._lock:
             return self._channels.wait_opened(seconds)
 
     @property
     def fixed(self) -> bool:
-        """Return whether no further stream will be opened, and the client cannot end one alone."""
+        """Return whether the set of streams is fixed: the client can neither open nor close single streams."""
         with self._lock:
             return self._wire.fixed
 
     def on_change(self, call: Callable[[], object] | None) -> None:
-        """Call `call` whenever streams, what came on them, or the room to write may have changed. It must be short."""
+        """Call `call` when streams, their input, or the room for output may have changed. It must be short."""
         with self._lock:
             self._channels.on_change = call
 
     def refuse_streams(self) -> None:
-        """Reset the streams that were not taken, and those that the client opens from now on."""
+        """Reset opened streams that `next_channel` has not returned, and all later streams."""
         with self._lock:
             self._channels.refuse_new()
             self._channels.refuse_opened()
 
     def watch(self, check: Callable[[], object]) -> None:
-        """Call `check` every TICK from now on, until the session ends. It must not wait: reading does."""
+        """Call `check` every TICK seconds until the session ends. It must not block the session's thread."""
         with self._lock:
             self._watchers.append(check)
             self._sender.wake()
 
     def when_ended(self, process: ProcessHandle, call: Callable[[], object]) -> None:
-        """Call `call` once, in the thread of the session, when the process has ended. It must not wait."""
+        """Call `call` once in the session's thread when the process has ended. It must not block."""
         with self._lock:
             self._sender.watch(os.dup(process.fileno()), call)
 
     def delivered(self) -> int:
-        """Return about how many bytes the client has taken, to be compared with a later count."""
+        """Return the approximate number of bytes that the client has received, to measure progress."""
         with self._lock:
             return self._sender.delivered
 
     def wake_writers(self) -> None:
-        """Have each `Channel.write` that waits look at its `unless` again."""
+        """Make each waiting `Channel.write` evaluate its `unless` again."""
         with self._lock:
             self._channels.note_room()
 
     def finish(self) -> None:
-        """End the session in order: what is queued is sent, then the client closes. Idempotent."""
+        """End the session gracefully: queued bytes are sent, then the client closes. Idempotent."""
         with self._lock:
-            if not self._channels.lost and not self._finishing:
+            if not self._channels.end_reason and not self._finishing:
                 self._wire.goaway()
             self._finishing = True
             self._channels.refuse_new()
@@ -115,23 +114,23 @@ class Session:
             channel.abandon()
 
     def end(self, why: str) -> None:
-        """End the session at once. Idempotent, from any thread."""
+        """End the session at once. Idempotent; any thread may call it."""
         with self._lock:
-            self._channels.lose(why)
+            self._channels.terminate(why)
             self._sender.wake()
         self.scope.cancel()
 
     def close(self, why: str) -> None:
-        """End the session at once and close its connection, where `run` has ended or no thread could begin it."""
+        """End the session at once and close its connection. Only if `run` has ended or could not be started."""
         with self._lock:
-            self._channels.lose(why)
+            self._channels.terminate(why)
             self._sender.close()
         self.scope.cancel()
 
     # The loop
 
     def run(self) -> None:
-        """Serve the connection until it is over, then close it."""
+        """Serve the connection until the session is over, then close it."""
         why = "the client has gone"
         try:
             self._sender.open()
@@ -144,8 +143,8 @@ class Session:
             self.close(why)
 
     def _exchange(self) -> None:
-        """Send and receive until the client has gone, or has got everything after `finish`."""
-        while not self._channels.lost:
+        """Send and receive until the client disconnects, or has received everything after `finish`."""
+        while not self._channels.end_reason:
             if self._finishing and self._all_sent():
                 self._pipe.end_sending()
                 self._linger()
@@ -157,7 +156,7 @@ class Session:
         self._pipe.end_sending()
 
     def _exchange_some(self) -> bool:
-        """Wait for the connection and serve it once; False at its end."""
+        """Wait for the connection and serve it once; return False at its end."""
         with self._lock:
             self._sender.flush()
             self._sender.prepare_wait()
@@ -165,11 +164,11 @@ class Session:
         self._check_watchers()
         if self._sender.polled & select.POLLIN and (ready & select.POLLIN or self._pipe.holds_data):
             return self._receive_some()
-        # While nothing is read without room for it, the end of the connection is reported by the poll alone.
+        # While reading is paused, only poll reports the end of the connection.
         return not ready & _GONE
 
     def _receive_some(self) -> bool:
-        """Receive what is there and act on it; False at the end."""
+        """Receive and process available bytes; return False at EOF."""
         began = self._pace.begin()
         try:
             data = self._pipe.receive(self._pace.size)
@@ -185,12 +184,12 @@ class Session:
             return self._sender.sent_all
 
     def _linger(self) -> None:
-        """Wait for the client to close: to close first could cost it what it has not read yet (RFC 1122, 4.2.2.13)."""
+        """Wait for the client to close first: a close here could discard bytes it has not read (RFC 1122, 4.2.2.13)."""
         until = time.monotonic() + LINGER
         while (now := time.monotonic()) < until or self._delivering(now):
             with self._lock:
                 self._sender.flush()
-                if self._channels.lost and self._sender.sent_all:
+                if self._channels.end_reason and self._sender.sent_all:
                     return
                 self._sender.prepare_wait(reading=True)
             ready = self._sender.wait(TICK)
@@ -200,9 +199,9 @@ class Session:
                 return
 
     def _delivering(self, now: float) -> bool:
-        """Return whether a client that is slow, but present, has not received everything yet."""
+        """Return whether a connected, slow client has not received everything yet."""
         idle = self._idle_timeout is not None and now - self._channels.last_traffic > self._idle_timeout
-        return not self._channels.lost and not idle and self._pipe.unsent() > 0
+        return not self._channels.end_reason and not idle and self._pipe.unsent() > 0
 
     def _poll_seconds(self) -> float:
         if self._watchers:
@@ -226,4 +225,4 @@ class Session:
             events = self._wire.receive_data(data) if data or not self._sender.polled else self._wire.receive_eof()
             self._channels.receive(events, sending=self._sender)
             if self._wire.closed and not self._finishing:
-                self._channels.lose("the client has ended the session")
+                self._channels.terminate("the client has ended the session")

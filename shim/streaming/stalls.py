@@ -1,0 +1,105 @@
+"""How long output waits for a client that does not read it."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from shim.domain.errors import ShimError
+from shim.streaming.channel import Channel
+from shim.streaming.session import Session
+from shim.streaming.spdy import Buffer
+
+
+class Stalled(ShimError):
+    """A client has not read the output of a process in time."""
+
+
+class StallPolicy(Protocol):
+    """Decides how long to wait for a client that does not read."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds to wait before `waited` is called; None to wait without a bound."""
+        ...
+
+    def waited(self, *, first: bool) -> None:
+        """Raise an error to give up. Called after each wait of `seconds`; `first`: the first wait for these bytes."""
+        ...
+
+
+class WaitForever:
+    """Waits for the client until the session ends."""
+
+    seconds = None
+
+    def waited(self, *, first: bool) -> None:
+        """Never called, since the wait has no bound."""
+
+
+CHECK_SECONDS = 5.0
+"""Interval between checks of a slow client. Meanwhile the container cannot write, not even to its log."""
+
+STRICT_CHECK_SECONDS = 0.5
+"""The interval after a client of the container has stalled: further clients may stall one after another."""
+
+MIN_BYTES = 32 << 10
+"""Bytes that a client must read between two checks. The kernel may report its progress in steps up to this size."""
+
+
+class CheckInterval:
+    """The interval between checks of the clients of a container, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = CHECK_SECONDS
+
+
+class CheckIntervals:
+    """The `CheckInterval` that all sessions of a container share while it has sessions. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._intervals: WeakValueDictionary[str, CheckInterval] = WeakValueDictionary()
+
+    def of(self, container_id: str) -> CheckInterval:
+        """Return the interval of a container."""
+        with self._lock:
+            return self._intervals.setdefault(container_id, CheckInterval())
+
+
+class MinimumRate:
+    """Raises Stalled if the client has read fewer than MIN_BYTES between two checks."""
+
+    def __init__(self, session: Session, interval: CheckInterval, *, what: str) -> None:
+        """Check at `interval`; `what` names the session in the error."""
+        self._session = session
+        self._interval = interval
+        self._what = what
+        self._before = 0
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds until the next check."""
+        return self._interval.seconds
+
+    def waited(self, *, first: bool) -> None:
+        """Check the progress of the client."""
+        now = self._session.delivered()
+        if not first and now - self._before < MIN_BYTES:
+            seconds, self._interval.seconds = self.seconds, STRICT_CHECK_SECONDS
+            raise Stalled(
+                f"{self._what}: the client has taken less than {MIN_BYTES} bytes of output in {seconds:g} s, and the "
+                "container could not go on; its log has the rest"
+            )
+        self._before = now
+
+
+def write_with_policy(
+    channel: Channel, data: Buffer, policy: StallPolicy, *, unless: Callable[[], bool] = lambda: False
+) -> Buffer:
+    """Write to a channel as `Channel.write` does; `policy` decides after each wait. Return the rest."""
+    first = True
+    while (data := channel.write(data, seconds=policy.seconds, unless=unless)) and not unless():
+        policy.waited(first=first)
+        first = False
+    return data

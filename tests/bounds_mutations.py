@@ -25,7 +25,7 @@ FACTOR = 64
 OTHER_FACTORS = {
     "shim/cri/server.py MAX_MESSAGE": 4,
     "shim/streaming/server.py REQUEST_SECONDS": 1000,
-    "shim/streaming/patience.py LOOK_SECONDS": 10_000,
+    "shim/streaming/stalls.py CHECK_SECONDS": 10_000,
     "shim/streaming/portforward.py ENDED_SECONDS": 10_000,
     "shim/stream_sessions.py REASON_SECONDS": 10_000,
 }

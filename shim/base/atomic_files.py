@@ -1,7 +1,7 @@
-"""Files that survive a crash: each holds its whole old or its whole new content.
+"""Atomic file writes: after a crash a file holds either its whole old content or its whole new content.
 
-The order is the one POSIX asks for: write a new file, fsync it, rename it over the old one, fsync the
-directory. No lock is taken here; two files are written, and wait for the disk, side by side.
+A write follows the order that POSIX requires: write a new file, fsync it, rename it over the old file, fsync the
+directory. This module takes no lock, so several files can be written at the same time.
 """
 
 import errno
@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 255
 """Limit of the kernel (`NAME_MAX`)."""
 
 Sync = Literal["name", "content", "nothing"]
-"""How much of a write waits for the disk; what a crash of the process leaves does not depend on it."""
+"""How much of a write is flushed to disk. It matters for a power loss, not for a crash of the process."""
 
 _TEMPORARY = ".tmp"
 _MODE = 0o600
@@ -29,7 +29,7 @@ _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, 
 
 
 def check_path_length(path: str, *, field: str) -> None:
-    """Raise InvalidArgument unless the kernel takes a path, and each name in it."""
+    """Raise InvalidArgument if `path`, or a name in it, is longer than the kernel allows."""
     size = len(path.encode())
     if size > MAX_PATH_BYTES:
         raise InvalidArgument(f"{field} has {size} bytes, at most {MAX_PATH_BYTES} are allowed")
@@ -40,9 +40,9 @@ def check_path_length(path: str, *, field: str) -> None:
 
 @contextmanager
 def failing_as(what: str) -> Iterator[None]:
-    """Turn an OSError of the block into an error of the domain: `what`, a colon and the system's reason.
+    """Turn an OSError of the block into a ShimError with the text "`what`: <the system's reason>".
 
-    ResourceExhausted where space or descriptors ran out, else ShimError. `what` names the file.
+    The error is ResourceExhausted if space, memory or descriptors ran out. `what` names the operation and the file.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def failing_as(what: str) -> Iterator[None]:
 
 
 def ensure_private_directory(path: Path) -> None:
-    """Make `path` and what is missing above it; `path` itself is 0700 afterwards, also if others made it."""
+    """Create `path` and its missing parents, and set the mode of `path` to 0700 even if it existed before."""
     with failing_as(f"create the directory {path}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_mode & 0o777 != 0o700:
@@ -61,9 +61,9 @@ def ensure_private_directory(path: Path) -> None:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file for the block. Raise OSError.
+    """Open a regular file for the block. Raise OSError for any other kind of file.
 
-    What is not a regular file could block the open, or never end.
+    Opening a FIFO could block, and a device may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -76,7 +76,7 @@ def open_regular(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_regular(path: Path, *, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raise OSError."""
+    """Read a regular file. Raise OSError if it is larger than `most` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -85,11 +85,11 @@ def read_regular(path: Path, *, most: int) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None:
-    """Replace `path` by `content` atomically, 0600; on an error the old file is still there, whole.
+    """Replace `path` by a file with `content` and mode 0600 atomically. Raise ShimError.
 
-    A power loss afterwards may leave, by `sync`: with `name` the new content, with `content` the old or the new
-    one, with `nothing` perhaps an empty file. When the last fsync fails, the new content is in place but may be lost
-    with the power: an error too.
+    `sync` decides which content the file may have after a power loss: `name` the new content, `content` the old or the
+    new content, `nothing` perhaps none. On an error the old file is intact, except when the fsync of the directory
+    fails: then the new content is in place, but a power loss may bring the old content back.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with failing_as(f"write {path}"):
@@ -104,25 +104,25 @@ def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None
 
 
 def remove_file(path: Path) -> None:
-    """Remove `path`; nothing there is fine, and so is a missing directory. A power loss may bring it back."""
+    """Remove `path` if it exists. The directory is not flushed, so a power loss may bring the file back."""
     with failing_as(f"remove {path}"), suppress(FileNotFoundError):
         path.unlink(missing_ok=True)
 
 
 def remove_temporaries(directory: Path) -> None:
-    """Remove what a crash in `write_atomically` left in `directory`; no write may be under way there."""
+    """Remove the temporary files that crashed writes left in `directory`. No write may be running there."""
     with failing_as(f"remove leftover files in {directory}"):
         for path in directory.glob(f".*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
 
 
 def is_temporary(name: str, *, target: str) -> bool:
-    """Return whether `name` is a leftover of a crash in `write_atomically` of the file name `target`."""
+    """Return whether `name` is the name of a temporary file that `write_atomically` makes for `target`."""
     return name.startswith(f".{target}.") and name.endswith(_TEMPORARY)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in `path` durable. Raise OSError."""
+    """Flush the entries of the directory `path` to disk. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -133,7 +133,7 @@ def sync_directory(path: Path) -> None:
 def _write_new(path: Path, content: bytes, *, sync: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, _MODE), "wb", buffering=0) as file:
-        os.fchmod(file.fileno(), _MODE)  # whatever the umask
+        os.fchmod(file.fileno(), _MODE)  # regardless of the umask
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]

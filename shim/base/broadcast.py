@@ -1,11 +1,11 @@
-"""One source, many subscribers, none of which can hold up the source or another subscriber.
+"""One publisher, many subscribers: no subscriber can delay the publisher or another subscriber.
 
-Each subscriber has a queue of bounded length. One that does not keep up is dropped with an error that says so:
-leaving out items in silence would make it believe what is no longer true.
+Each subscriber has a queue of bounded length. A subscriber whose queue is full is dropped with an error: if items were
+skipped silently, it would act on outdated state.
 
-`Broadcast.wait_taken` waits until the clients of all subscribers have what was published. How long one of them may keep
-an item to itself is counted in short waits and not by a clock: when the machine, or the interpreter, stalls, the wait
-under way is late as well and counts as one, and the subscriber runs before the count is full.
+`Broadcast.wait_taken` waits until all clients have received the published items. It measures a client's delay in short
+waits (ticks), not by a clock: if the machine or the interpreter stalls, the current tick takes longer but still counts
+once, so a stall does not drop a healthy client.
 """
 
 import threading
@@ -22,24 +22,24 @@ from shim.domain.errors import ResourceExhausted, ShimError
 T = TypeVar("T")
 
 _TICK = 0.01
-"""Seconds of one wait for a subscriber."""
+"""Seconds."""
 _TICKS_IDLE = 10
-"""Waits in which a client takes nothing while it has an item: 100 ms."""
+"""Ticks that a client may take to accept an item it has been handed: 100 ms."""
 _TICKS = 200
-"""Waits for one that takes what was published before, but does not come to its end: 2 s."""
+"""Ticks that a client may take to accept all items published before the wait: 2 s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mark:
-    """A place in the queue of a subscriber."""
+    """A position in the queue of a subscriber, and an event that is set once the client has passed it."""
 
     place: int
-    """How many items have been added up to here."""
+    """Number of items that were added before it."""
     passed: threading.Event = field(default_factory=threading.Event)
 
 
 class Subscription(Generic[T]):
-    """The items that one subscriber has yet to read. A context manager; leaving it ends the subscription."""
+    """The queue of one subscriber. A context manager; leaving it ends the subscription."""
 
     def __init__(self, source: "Broadcast[T]", *, capacity: int) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class Subscription(Generic[T]):
         self._end: ShimError | None = None
         self._added = self._taken = 0
         self._handed = 0
-        """Number of the item in the client's hands, 0 for none."""
+        """Number of the item that is being handed to the client; 0 for none."""
         self._marks: deque[_Mark] = deque()
 
     def __enter__(self) -> Self:
@@ -62,14 +62,14 @@ class Subscription(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Return whether no further item will be added."""
+        """Return whether the subscription has ended: no item will be added."""
         return self._end is not None
 
     def wait_next(self) -> T:
         """Wait for the next item and return it.
 
-        Raise what the source ended with, once everything before it has been read; ResourceExhausted for a
-        subscriber that was dropped; and what ends the current scope.
+        Raise the publisher's final error after the last item, ResourceExhausted if this subscriber was dropped, and
+        Cancelled or DeadlineExceeded if the current scope ends.
         """
         with self._changed:
             deadline.wait_for(self._changed, self._is_readable, what="wait for the next change")
@@ -82,7 +82,7 @@ class Subscription(Generic[T]):
 
     @contextmanager
     def handing_over(self) -> Iterator[None]:
-        """Hand the item that was read last to the client inside the block; the client has taken it at its end."""
+        """Mark the item read last as being handed to the client; at the end of the block the client has it."""
         with self._changed:
             self._handed = self._added - len(self._items)
         try:
@@ -94,11 +94,11 @@ class Subscription(Generic[T]):
 
     @property
     def handed(self) -> int:
-        """Number of the item that the client is about to take, 0 for none."""
+        """Return the number of the item that is being handed to the client; 0 for none."""
         return self._handed
 
     def mark(self) -> threading.Event:
-        """Return an event that is set once the client has taken everything added so far, or nothing will be taken."""
+        """Return an event that is set once the client has all items added so far, or the subscription has ended."""
         with self._changed:
             mark = _Mark(self._added)
             self._marks.append(mark)
@@ -106,7 +106,7 @@ class Subscription(Generic[T]):
             return mark.passed
 
     def put(self, item: T) -> bool:
-        """Add an item; False when there is no room, which ends this subscription."""
+        """Add an item. If the queue is full, drop the subscriber. Return whether the subscription goes on."""
         with self._changed:
             if self._end is None and len(self._items) >= self._capacity:
                 self._drop(f"it fell {self._capacity} changes behind")
@@ -117,14 +117,14 @@ class Subscription(Generic[T]):
             return self._end is None
 
     def end(self, error: ShimError) -> None:
-        """End with `error`, which the subscriber gets after the items that are there."""
+        """End the subscription; the subscriber gets `error` after the queued items."""
         with self._changed:
             self._end = error
             self._pass_marks()
             self._changed.notify_all()
 
     def drop(self, reason: str) -> bool:
-        """End a subscription whose client does not keep up; what is there is not read. False if it had ended."""
+        """Discard the queued items and end the subscription. Return False if it had ended before."""
         with self._changed:
             if self._end is not None:
                 return False
@@ -138,25 +138,25 @@ class Subscription(Generic[T]):
         self._pass_marks()
 
     def _pass_marks(self) -> None:
-        """Set the marks up to the last item that was taken, or all after the end. The lock is held."""
+        """Set the marks that the client has passed, or all marks if the subscription has ended. The lock is held."""
         while self._marks and (self._end is not None or self._marks[0].place <= self._taken):
             self._marks.popleft().passed.set()
 
 
 class Broadcast(Generic[T]):
-    """The source of items. Thread-safe; nothing here blocks."""
+    """The publisher of items. Thread-safe; only `wait_taken` blocks."""
 
     def __init__(self, *, capacity: int) -> None:
-        """Set `capacity`, how many items a subscriber may fall behind."""
+        """`capacity` is the number of items a subscriber may fall behind."""
         self._capacity = capacity
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription[T]] = set()
         self._judging = threading.Lock()
 
     def subscribe(self, first: Iterable[T] = ()) -> Subscription[T]:
-        """Open a subscription to `first` and all that is published from now on; use it as a context manager.
+        """Subscribe to `first` and to all items published from now on.
 
-        A subscriber for whom `first` alone is too much is dropped as well.
+        If `first` alone does not fit in the queue, the subscriber is dropped at once.
         """
         subscription = Subscription(self, capacity=self._capacity)
         with self._lock:
@@ -171,17 +171,17 @@ class Broadcast(Generic[T]):
         subscription.drop("its client has gone")
 
     def publish(self, item: T) -> int:
-        """Add `item` for every subscriber; they read items in the order of the calls. Return how many were dropped."""
+        """Queue `item` for every subscriber, in the order of the calls. Return how many subscribers were dropped."""
         with self._lock:
             full = [subscription for subscription in self._subscriptions if not subscription.put(item)]
             self._subscriptions.difference_update(full)
         return len(full)
 
     def wait_taken(self) -> int:
-        """Wait until all clients have taken what has been published so far. Return how many were dropped.
+        """Wait until all clients have the items published so far, or the current scope ends. Return the number dropped.
 
-        One that has an item and does not take it within 100 ms is dropped, and so is one that needs more than 2 s for
-        what came before. Neither counts time in which this thread could not run. The wait ends with the current scope.
+        Drop a subscriber whose client leaves a delivered item unread for 100 ms, or needs more than 2 s to catch up.
+        Time in which this thread could not run does not count.
         """
         with self._lock:
             waiting = {subscription: subscription.mark() for subscription in self._subscriptions}
@@ -191,7 +191,7 @@ class Broadcast(Generic[T]):
         return len(late)
 
     def end(self, error: ShimError) -> None:
-        """End every present subscription with `error`; later ones are not affected."""
+        """End all current subscriptions with `error`. Later subscriptions are not affected."""
         with self._lock:
             ended, self._subscriptions = self._subscriptions, set()
         for subscription in ended:
@@ -205,8 +205,8 @@ class Broadcast(Generic[T]):
 def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: threading.Lock) -> list[Subscription[T]]:
     """Wait until all marks are passed or the current scope ends. Return the subscriptions that were dropped.
 
-    Of several threads only the one with `judging` waits shortly, and drops who is idle: hundreds that did would take
-    the processor from those they wait for.
+    Of all waiting threads, only the holder of `judging` wakes up at each tick to drop idle subscribers: hundreds of
+    such threads would take the processor from the subscribers they wait for.
     """
     scope, late, left = deadline.current(), list[Subscription[T]](), _TICKS
     while (waiting := _not_passed(marks)) and not scope.cancelled and not scope.expired:
@@ -224,8 +224,8 @@ def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: thre
 
 
 def _drop_idle(marks: dict[Subscription[T], threading.Event]) -> list[Subscription[T]]:
-    """Wait for the marks for a while, and drop the subscriptions whose clients have had one item all along."""
-    _wait_first(marks, _TICK)  # what has just been published is not in anybody's hands before a thread has run
+    """Wait _TICKS_IDLE ticks; drop the subscriptions whose clients have been taking the same item all that time."""
+    _wait_first(marks, _TICK)  # a subscriber's thread must run before it can hand over the new item
     at_first = {subscription: subscription.handed for subscription in marks}
     for _ in range(_TICKS_IDLE):
         while (waiting := _not_passed(marks)) and _wait_first(waiting, _TICK):
@@ -239,5 +239,5 @@ def _not_passed(marks: dict[Subscription[T], threading.Event]) -> dict[Subscript
 
 
 def _wait_first(marks: dict[Subscription[T], threading.Event], seconds: float) -> bool:
-    """Wait for one of the marks; False when `seconds` are over first. The others move on."""
+    """Wait up to `seconds` for the first mark; return whether it is passed."""
     return next(iter(marks.values())).wait(seconds)

@@ -1,8 +1,9 @@
-"""Processes of the server's own, beside it: a log process and a helper for host paths.
+"""Child processes that run a module of the server: the log process and the helper for host paths.
 
-Their owners replace them when they die or do not answer (`shim.base.heartbeat`), each in its own time.
+The code that starts a child also replaces it when it dies or does not answer (`shim.base.heartbeat`).
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -11,18 +12,20 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
 SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Sent by systemd and terminals to the server and all it started. Its own processes end with it, not before it."""
+"""Systemd and terminals send these to the server and its children. Children ignore them: they end with the server."""
 
 
 class ChildProcess:
-    """A process that runs a module of the server's own, and the server's end of a socket between the two.
+    """A child process that runs a Python module, and the server's end of a socket to it.
 
-    Its first argument is the descriptor of its end. When the server's end is closed, it is to end.
+    The child's first argument is the descriptor of its end of the socket. It must exit when the server closes its end.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
-        """Start it. OSError where the node lacks what it takes. SERVER_SIGNALS do not end it."""
+        """Start the child with SERVER_SIGNALS blocked. Raise OSError if it cannot be started."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -33,22 +36,22 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process id."""
         return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Return its exit code, negative for the signal that ended it; None until it is reaped."""
+        """Return the exit code, negative for the signal that ended the child; None until the child is reaped."""
         return self._child.poll()
 
     def kill(self) -> None:
-        """Kill it. It is gone once it is reaped."""
+        """Send SIGKILL."""
         self._child.kill()
 
     def reap(self, *, seconds: float) -> None:
-        """Wait until it has ended, as it was asked to; kill it after `seconds`, and wait as long once more.
+        """Wait `seconds` for the child to exit; then kill it and wait `seconds` again.
 
-        A process that hangs in the kernel cannot be killed: it has no `exit_code` afterwards.
+        If the child hangs in the kernel it cannot be killed, and `exit_code` is still None afterwards.
         """
         try:
             self._child.wait(seconds)
@@ -59,11 +62,11 @@ class ChildProcess:
 
 
 def _start(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
+    # The child inherits the mask, so no signal can reach it before it runs. Only this thread's mask changes.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SERVER_SIGNALS)
     try:
         return subprocess.Popen(
-            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
+            # With -P and the server's sys.path, the child imports modules from the same directories as the server.
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=pass_fds,
@@ -71,3 +74,17 @@ def _start(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the thread that started it ends. Raise OSError.
+
+    A process that is stopped, or that waits for a disk, would not notice that its socket was closed, and would keep
+    locks that the next server needs. `parent` is the pid of the server: if it has already ended, this process exits.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        failure = ctypes.get_errno()
+        raise OSError(failure, f"prctl(PR_SET_PDEATHSIG): {os.strerror(failure)}")
+    if os.getppid() != parent:
+        raise SystemExit(f"process {parent}, which started this one, has ended")

@@ -1,8 +1,8 @@
 """Deadline and cancellation of the current work.
 
-An RPC opens a `Scope`; everything below it asks `current()` how long it may wait and is woken when the client goes
-away. The scope travels in a context variable, so that the domain need not hand it through every call;
-`shim.base.gather` carries it into the threads it starts.
+An RPC opens a `Scope`; the code it calls asks `current()` how long it may wait, and is woken when the client
+disconnects. The scope is a context variable, so no function needs a parameter for it; `shim.base.gather` copies it into
+the threads it starts.
 """
 
 import itertools
@@ -19,11 +19,11 @@ from shim.domain.errors import Cancelled, DeadlineExceeded
 T = TypeVar("T")
 
 LONGEST = 1e6
-"""Seconds, eleven days: a longer wait is as good as none, and overflows what sockets and poll(2) take."""
+"""Seconds, eleven days. A longer timeout counts as no timeout: it would overflow the limits of sockets and poll(2)."""
 
 
 class Scope:
-    """One bound on a piece of work. Thread-safe."""
+    """The deadline and the cancellation of one piece of work. Thread-safe."""
 
     __slots__ = ("_cancelled", "_expires", "_lock", "_tickets", "_wakers")
 
@@ -35,30 +35,30 @@ class Scope:
         self._wakers: dict[int, Callable[[], None]] = {}
 
     def restart(self, seconds: float | None) -> None:
-        """Restart the time, without end for None: for work that may take long but must make progress.
+        """Set the deadline to `seconds` from now, or remove it for None: for long work that must make progress.
 
-        A wait under way keeps the bound it began with until that has passed: who cuts a bound short has to be the
-        thread that waits.
+        A wait that has begun uses its earlier deadline until that has passed. So only the waiting thread itself can
+        shorten the deadline.
         """
         self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
 
     def expiry(self) -> float | None:
-        """Return when the time is over, by the monotonic clock; None for never. A waiter asks again at that time."""
+        """Return the deadline by the monotonic clock; None for no deadline. A waiter asks again at that time."""
         return self._expires
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the client has gone."""
+        """Return whether the client has disconnected or cancelled."""
         return self._cancelled
 
     @property
     def expired(self) -> bool:
-        """Return whether the time is over."""
+        """Return whether the deadline has passed."""
         expiry = self.expiry()
         return expiry is not None and time.monotonic() >= expiry
 
     def remaining(self, limit: float | None = None) -> float | None:
-        """Return the seconds left, at most `limit`; None when neither bounds the wait. Never negative."""
+        """Return the seconds left until the deadline, from 0 to `limit`; None if there is neither."""
         expiry = self.expiry()
         left = None if expiry is None else max(0.0, expiry - time.monotonic())
         if left is None or limit is None:
@@ -66,27 +66,27 @@ class Scope:
         return min(left, limit)
 
     def check(self, what: str) -> None:
-        """Raise Cancelled or DeadlineExceeded when `what` must not go on."""
+        """Raise Cancelled or DeadlineExceeded, which name `what`, if the scope has ended."""
         if self._cancelled:
             raise Cancelled(f"{what}: the client cancelled the request")
         if self.expired:
             raise DeadlineExceeded(f"{what}: the deadline of the request has passed")
 
     def cancel(self) -> None:
-        """Record that the client has gone, and wake every wait that registered. Idempotent."""
+        """Cancel the work and call all registered wake-up functions. Idempotent."""
         with self._lock:
             if self._cancelled:
                 return
             self._cancelled = True
             wakers = list(self._wakers.values())
-        # On a stack, so that one that fails does not keep the others from being called.
+        # The ExitStack calls all functions even if one of them raises.
         with ExitStack() as stack:
             for wake in wakers:
                 stack.callback(wake)
 
     @contextmanager
     def on_cancel(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Call `wake` (short, from any thread) once if the client goes away inside the block."""
+        """Call `wake` once if the work is cancelled inside the block. `wake` must be short; any thread may call it."""
         with self._lock:
             ticket = next(self._tickets)
             self._wakers[ticket] = wake
@@ -101,7 +101,7 @@ class Scope:
 
 
 class ProgressClock:
-    """The time of the last progress of any of several pieces of work. Thread-safe."""
+    """The time when any of several pieces of work last made progress. Thread-safe."""
 
     __slots__ = ("at",)
 
@@ -110,7 +110,7 @@ class ProgressClock:
         """By the monotonic clock."""
 
     def note(self) -> None:
-        """Record progress of one of them now."""
+        """Record progress now."""
         self.at = time.monotonic()
 
 
@@ -118,15 +118,15 @@ _current: ContextVar[Scope] = ContextVar("scope", default=Scope())  # noqa: B039
 
 
 def current() -> Scope:
-    """Return the scope of the current work; an unbounded one where none was opened."""
+    """Return the scope of the current work; a scope without a deadline if none was opened."""
     return _current.get()
 
 
 def wait_for(condition: threading.Condition, predicate: Callable[[], T], *, what: str, limit: float | None = None) -> T:
-    """Wait until `predicate`, called with the condition's lock held, returns something true; return that.
+    """Wait until `predicate`, called with the condition's lock held, returns a true value; return that value.
 
-    After `limit` seconds return what it returned last. Raise Cancelled or DeadlineExceeded, which name `what`, when the
-    current scope ends. The caller may hold the lock, if it is reentrant, as that of `threading.Condition()` is.
+    After `limit` seconds return its last value, which is false. Raise Cancelled or DeadlineExceeded, which name `what`,
+    when the current scope ends. The caller may hold the lock if it is reentrant, the default of `threading.Condition`.
     """
     scope = current()
     end = None if limit is None else time.monotonic() + limit
@@ -147,7 +147,7 @@ def _notify(condition: threading.Condition) -> None:
 
 @contextmanager
 def entered(scope: Scope) -> Iterator[Scope]:
-    """Make `scope` the current one inside the block."""
+    """Make `scope` the current scope inside the block."""
     token = _current.set(scope)
     try:
         yield scope
@@ -157,7 +157,7 @@ def entered(scope: Scope) -> Iterator[Scope]:
 
 @contextmanager
 def bound(seconds: float) -> Iterator[Scope]:
-    """Narrow the current scope to at most `seconds`; the client's cancellation still reaches the block."""
+    """Run the block with a deadline of at most `seconds`; a cancellation of the outer scope still reaches it."""
     outer = current()
     inner = Scope(seconds=outer.remaining(seconds))
     with outer.on_cancel(inner.cancel), entered(inner):
@@ -166,6 +166,6 @@ def bound(seconds: float) -> Iterator[Scope]:
 
 @contextmanager
 def shielded(seconds: float) -> Iterator[Scope]:
-    """Open a scope of its own: clean-up goes on for `seconds` although the client is gone or its time is over."""
+    """Run clean-up in a new scope of `seconds`, whatever the deadline or cancellation of the outer scope."""
     with entered(Scope(seconds=seconds)) as scope:
         yield scope

@@ -1,4 +1,4 @@
-"""Types of JSON, made ready before threads use them."""
+"""Prepares the types of JSON messages before several threads use them."""
 
 import threading
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ _LOCK = threading.Lock()
 
 
 def prepare_types() -> None:
-    """Make every `msgspec.Struct` that is imported ready to be decoded by several threads. Thread-safe.
+    """Resolve the annotations of all imported `msgspec.Struct` classes. Thread-safe.
 
-    msgspec resolves the annotations of a type when it is first decoded, and publishes the half-made result: a second
-    thread that decodes the type meanwhile ends the process with a segmentation fault (msgspec 0.22).
+    msgspec 0.22 resolves the annotations when a type is first decoded, and publishes the incomplete result: a second
+    thread that decodes the type at that moment crashes the process with a segmentation fault.
     """
     with _LOCK:
         for struct in _subclasses(msgspec.Struct):

@@ -1,13 +1,14 @@
-"""Deferred checks: conditions that may come true after their call has ended, polled until true or timed out.
+"""Polls conditions that may become true after their RPC has ended, until they are true or time out.
 
-Strategy: all checks of a server share one thread, so three bounds keep them from delaying each other. A check bounds
-its own waits (CHECK_SECONDS). A round ends with the first check that Docker does not answer, and the next round
-continues after it: while Docker is stuck, a hundred checks would otherwise take minutes to fail one by one. And a round
-runs only a part of many checks (`_Kind.round_size`). Checks that mostly read memory have rounds of their own, before
-those that ask Docker.
+All checks share one thread. Three bounds keep them from delaying each other:
+- A check bounds its own waits (CHECK_SECONDS).
+- A round ends with the first check that Docker does not answer, and the next round continues after that check.
+  Otherwise a hundred checks would take minutes to fail one by one while Docker hangs.
+- A round runs only a part of many checks (`_Kind.round_size`).
+Checks that mostly read memory run first, in separate rounds.
 
-The timeout of a check counts only while Docker answers: it is meant for what Docker does late, and a Docker that is
-stuck does it only after it has recovered.
+The timeout of a check is for an operation that Docker completes late. It counts only while Docker answers, since a
+Docker that hangs completes the operation only after it has recovered.
 """
 
 import threading
@@ -21,18 +22,18 @@ import structlog
 from shim.domain.errors import DeadlineExceeded, ShimError, Unavailable
 
 LATE_SECONDS = 600.0
-"""For Docker to complete a request whose caller has given up: it may be restarted in the meantime."""
+"""Time for Docker to complete a request whose caller has given up. Docker may be restarted in the meantime."""
 CHECK_SECONDS = 2.0
-"""Bound for a check that asks Docker: all others wait for it."""
+"""Bound for a check that asks Docker, since all other checks wait for it."""
 PAUSE_SECONDS = 1.0
-"""Between two rounds."""
+"""Pause between two rounds."""
 ROUND_SECONDS = 2.0
-"""A round starts no further check after this time."""
+"""After this time a round starts no further check."""
 
 MIN_ROUND_SIZE = 20
-"""Checks that ask Docker in one round, unless there are so many that the next constant asks for more."""
+"""Minimum of checks that ask Docker in one round; FULL_CYCLE_ROUNDS may require more."""
 FULL_CYCLE_ROUNDS = 30
-"""Rounds in which every check has its turn, however many there are."""
+"""Every check runs at least once in this number of rounds."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +42,7 @@ Check = Callable[[], bool]
 
 class _Outcome(Enum):
     DONE = auto()
-    """The condition is true, or never will be."""
+    """The condition is true, or the check failed with an unexpected error."""
     PENDING = auto()
     NO_ANSWER = auto()
     """Docker has not answered."""
@@ -72,15 +73,15 @@ class _DeferredCheck:
 
 @dataclass(slots=True, kw_only=True)
 class _Kind:
-    """Checks that ask Docker each time, or those that mostly read memory; and since when Docker answers them."""
+    """A kind of checks, those that ask Docker or those that mostly read memory, and since when Docker answers them."""
 
     asks_docker: bool
     no_answer: bool = False
-    """Docker has answered no check of the last round. If it answers some of a round, only a single container hangs."""
+    """Docker answered no check of the last round. If it answers some checks of a round, only single containers hang."""
     answering_since: float = 0.0
 
     def round_size(self, count: int) -> int:
-        """Return how many of `count` checks one round runs."""
+        """Return the number of checks in a round, of `count` checks in total."""
         return max(MIN_ROUND_SIZE, count // FULL_CYCLE_ROUNDS) if self.asks_docker else count
 
     def note_answer(self) -> None:
@@ -88,14 +89,14 @@ class _Kind:
             self.no_answer, self.answering_since = False, time.monotonic()
 
     def has_timed_out(self, check: _DeferredCheck) -> bool:
-        """Return whether the timeout of a check has passed."""
+        """Return whether `check` has timed out."""
         return not self.no_answer and time.monotonic() >= max(check.began, self.answering_since) + check.seconds
 
 
 class DeferredChecks:
-    """One daemon thread for all deferred checks, which ends when none is left. Thread-safe.
+    """Runs all deferred checks in one daemon thread, which ends when no check is left. Thread-safe.
 
-    One thread, since there may be hundreds of checks while Docker is stuck, and none is urgent.
+    One thread is enough, since no check is urgent, and there may be hundreds while Docker hangs.
     """
 
     def __init__(self, *, pause_seconds: float = PAUSE_SECONDS) -> None:
@@ -103,27 +104,27 @@ class DeferredChecks:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._checks: dict[str, _DeferredCheck] = {}
-        """By name; in each kind, the first is the next to run."""
+        """By name, in the order in which they will run."""
         self._kinds = (_Kind(asks_docker=False), _Kind(asks_docker=True))
         self._running = False
 
     def is_pending(self, what: str) -> bool:
-        """Return whether there is a check of this name."""
+        """Return whether there is a check named `what`."""
         return what in self._checks
 
     def forget(self, what: str) -> None:
-        """Remove a check; one that runs at the moment ends first. Idempotent."""
+        """Remove a check. A run that has begun goes on. Idempotent."""
         with self._lock:
             self._checks.pop(what, None)
 
     def add(self, condition: Check, *, what: str, seconds: float, asks_docker: bool = True) -> None:
-        """Poll `condition` until it returns True: at least once, and not after `seconds`.
+        """Poll `condition` until it returns True: at least once, and for at most `seconds`.
 
-        The seconds start again when Docker answers after an outage, in which checks raise Unavailable or
-        DeadlineExceeded. Any other ShimError counts as False. Checks that mostly read memory, rather than ask Docker
-        each time, run first. A check bounds its own waits.
+        A condition that raises Unavailable or DeadlineExceeded shows an outage of Docker; the time starts again at the
+        end of an outage. Any other ShimError counts as False. The condition must bound its own waits. Pass
+        `asks_docker=False` if it mostly reads memory.
 
-        It replaces the check of the same name, `what`. If no thread can be started now, the next call starts it.
+        The check replaces an earlier check named `what`. If no thread can be started now, the next call starts it.
         """
         with self._lock:
             self._checks.pop(what, None)
@@ -139,7 +140,7 @@ class DeferredChecks:
                 log.warning("cannot start thread of deferred checks", what=what, error=error)
 
     def stop(self) -> None:
-        """Run no further check."""
+        """Stop the thread after the current round."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -155,7 +156,7 @@ class DeferredChecks:
             return self._running
 
     def _run_round(self, kind: _Kind, checks: Sequence[_DeferredCheck]) -> None:
-        """Run each check once, up to the first that Docker does not answer, or until ROUND_SECONDS have passed."""
+        """Run each check once, until Docker does not answer a check or ROUND_SECONDS have passed."""
         end = time.monotonic() + ROUND_SECONDS
         for number, each in enumerate(checks):
             outcome = each.run()
@@ -175,7 +176,7 @@ class DeferredChecks:
         return timed_out
 
     def _requeue_or_drop(self, check: _DeferredCheck, *, is_over: bool) -> None:
-        """Put a check behind the others, or drop it, unless it was replaced or removed in the meantime."""
+        """Move a check to the end of the queue, or drop it, unless it was replaced or removed in the meantime."""
         with self._lock:
             if self._checks.get(check.what) is not check:
                 return

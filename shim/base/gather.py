@@ -1,4 +1,4 @@
-"""Run blocking calls side by side, each in a thread of its own, under the caller's deadline scope."""
+"""Runs blocking calls concurrently in threads, under the caller's deadline scope."""
 
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
@@ -7,33 +7,32 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from shim.base.thread_pool import CachedThreadPool
+from shim.base.thread_pool import ThreadPool, run_into
 
 T = TypeVar("T")
 _Call: TypeAlias = "tuple[Callable[[], T], Future[T]]"
 
 WIDTH = 16
-"""Of one call: a pod has few containers, and dockerd gains nothing from more."""
+"""Threads of one `gather`. A pod has few containers, and dockerd is not faster with more requests at once."""
 
-_POOL = CachedThreadPool("gather")
+_POOL = ThreadPool("gather")
 
 
 def gather(calls: Sequence[Callable[[], T]], *, width: int = WIDTH) -> list[T]:
-    """Run all calls, wait until the last has ended, and return their results in order.
+    """Run all calls, wait until all have ended, and return their results in order.
 
-    All of them run to their end even when one fails, since each may hold something that must be settled; then the
-    first failure in order is raised, with the others in its notes.
+    If a call fails, the other calls still run to their end, since each may hold resources to release. Then the first
+    failure in order is raised, with the other failures as notes.
 
-    The caller's thread is one of those that do the work. Where no other can be started it does all of it, in order.
-    The others are used again, and have the namespaces of the thread that started them: not for one that has entered a
-    pod's.
+    The caller's thread runs calls too; it runs all of them if no other thread can be started. The threads are pooled
+    and keep the namespaces of the thread that started them, so a thread inside a pod's namespaces must not call this.
     """
     if len(calls) <= 1:
         return [call() for call in calls]
     futures = [Future[T]() for _ in calls]
     in_context = [partial(contextvars.copy_context().run, call) for call in calls]
     left = iter(list(zip(in_context, futures, strict=True)))
-    with suppress(RuntimeError):  # no thread is available
+    with suppress(RuntimeError):  # no thread can be started
         for _ in range(min(width, len(calls)) - 1):
             _POOL.run(partial(_work, left))
     _work(left)
@@ -47,11 +46,6 @@ def gather(calls: Sequence[Callable[[], T]], *, width: int = WIDTH) -> list[T]:
 
 
 def _work(calls: "Iterator[_Call[T]]") -> None:
-    """Do calls until none is left. Several threads may share the iterator, if it is that of a list."""
+    """Run calls until none is left. Several threads may share `calls` if it iterates over a list."""
     for call, future in calls:
-        try:
-            result = call()
-        except BaseException as failure:  # noqa: BLE001 - raised again in the caller
-            future.set_exception(failure)
-        else:
-            future.set_result(result)
+        run_into(future, call)

@@ -1,4 +1,4 @@
-"""Runs of iptables and ip6tables."""
+"""Runs iptables and ip6tables."""
 
 import os
 import shutil
@@ -7,15 +7,15 @@ from pathlib import Path
 from shim.base.spawn import run_bounded
 
 ABSENT = 1
-"""Exit code of `--check` for a rule that is not there, and of everything else that has failed."""
+"""Exit code of `--check` if the rule does not exist, and of most other failures."""
 
 _SECONDS = 10.0
 
 
 def iptables(command: str, verb: str, chain: str, *words: str) -> tuple[int, str]:
-    """Run `iptables` or `ip6tables`; return its exit code and what it says of a failure.
+    """Run `command`, `iptables` or `ip6tables`; return its exit code and its error output.
 
-    FileNotFoundError where it is not installed; OSError, ShimError as `run_bounded`.
+    Raise FileNotFoundError if it is not installed, and OSError or ShimError as `run_bounded` does.
     """
     program = shutil.which(command)
     if program is None:

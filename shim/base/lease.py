@@ -1,4 +1,4 @@
-"""A lock that one holder cannot keep from the others for ever."""
+"""A mutex whose hold expires."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ from shim.base.locks import Holder
 from shim.domain.errors import Cancelled, DeadlineExceeded, Unavailable
 
 _GOES_ON = (Cancelled, DeadlineExceeded, Unavailable)
-"""Errors after which what a holder has begun may go on."""
+"""Errors after which Docker may still be working on the request of the holder."""
 
 
 class Lease:
-    """At most one holder at a time, while none takes longer than `seconds`; then the next one goes on beside it.
+    """A mutex whose hold expires: after `seconds` the next waiter enters even if the holder has not left. Thread-safe.
 
-    For what works better one after the other, but must not wait for one that hangs. Thread-safe.
+    It serialises requests that Docker handles better one after another, but must not wait for a request that hangs.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -30,9 +30,9 @@ class Lease:
 
     @contextmanager
     def hold(self, *, what: str) -> Iterator[None]:
-        """Hold it inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
+        """Hold the lease inside the block. Raise Cancelled or DeadlineExceeded, which name `what`, while waiting.
 
-        A block that ends by one of these, or by Unavailable, has it until it expires.
+        If the block itself raises one of these errors, or Unavailable, the lease stays held until it expires.
         """
         holder = self._take(what)
         goes_on = False
@@ -46,7 +46,7 @@ class Lease:
                 self._release(holder)
 
     def rows(self, name: str) -> list[dict[str, object]]:
-        """Return the holder, if there is one, as `KeyedLocks.rows` does."""
+        """Return a row for the holder, if there is one, as `KeyedLocks.rows` does."""
         with self._changed:
             holder, expires, waiting = self._holder, self._expires, self._waiting
         if holder is None or time.monotonic() >= expires:
@@ -60,7 +60,7 @@ class Lease:
             self._waiting += 1
             try:
                 while not deadline.wait_for(self._changed, take, what=what, limit=self._expires - time.monotonic()):
-                    pass  # Another one was faster when it expired.
+                    pass  # another waiter was faster when the lease expired
             finally:
                 self._waiting -= 1
         return holder

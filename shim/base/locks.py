@@ -1,4 +1,4 @@
-"""Locks by name: one RPC at a time for each sandbox name, image or file, none for the rest."""
+"""Locks by key: one RPC at a time for each sandbox name, image or file."""
 
 import threading
 import time
@@ -13,19 +13,19 @@ from shim.base import deadline
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holder:
-    """Who holds a lock, and since when."""
+    """The thread that holds a lock, and since when."""
 
     thread: str = field(default_factory=lambda: threading.current_thread().name)
     since: float = field(default_factory=time.monotonic)
 
     def row(self, lock: str, *, waiting: int) -> dict[str, object]:
-        """Return for people which lock it is, who has it for how long, and how many wait."""
+        """Return the lock, its holder, the seconds since it was taken and the number of waiters, for the state dump."""
         seconds = round(time.monotonic() - self.since, 1)
         return {"lock": lock, "thread": self.thread, "seconds": seconds, "waiting": waiting}
 
 
 class KeyedLocks:
-    """A lock for each key that is in use right now; a key that is not held takes no memory."""
+    """A lock for each key. A key that nobody holds takes no memory."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,12 +33,12 @@ class KeyedLocks:
         self._waiting: Counter[Hashable] = Counter()
 
     def hold(self, key: Hashable) -> AbstractContextManager[None]:
-        """Hold `key` inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded."""
+        """Hold the lock of `key` inside the block. Raise Cancelled or DeadlineExceeded while waiting."""
         return self.hold_place(key, places=1)
 
     @contextmanager
     def hold_place(self, key: Hashable, *, places: int) -> Iterator[None]:
-        """Hold one of so many places of `key` inside the block; the wait ends as that of `hold`."""
+        """Hold one of `places` places of `key` inside the block: a semaphore. Raise as `hold` does."""
         with self._changed:
             self._waiting[key] += 1
         try:
@@ -49,7 +49,7 @@ class KeyedLocks:
                 self._waiting[key] -= 1
                 if not self._waiting[key]:
                     del self._waiting[key]
-        assert holder is not None  # noqa: S101 - the wait has no other end
+        assert holder is not None  # noqa: S101 - the wait has no limit
         try:
             yield
         finally:
@@ -60,7 +60,7 @@ class KeyedLocks:
                 self._changed.notify_all()
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the keys that are held, for people: by which thread, for how long, and how many wait; oldest first."""
+        """Return a row for each holder, oldest first, for the state dump."""
         with self._changed:
             held = [(key, holder) for key, holders in self._held.items() for holder in holders]
             waiting = self._waiting.copy()

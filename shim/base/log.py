@@ -1,13 +1,13 @@
-"""Logs by structlog: one JSON object a line, or coloured lines for a person.
+"""Logging with structlog: one JSON object a line, or coloured lines for a terminal.
 
-Every module asks `structlog.get_logger(__name__)`; `configure` decides once where and how lines are written. What
-the gRPC server binds (request id, method) is on every line of that request, also from other threads that carry its
-context.
+Every module uses `structlog.get_logger(__name__)`; `configure` decides where and how lines are written. The gRPC server
+binds the request id and the method, which then appear on every line of that request, also from other threads that run
+in its context.
 
-What goes to systemd's journal has its priority before each line, as sd-daemon(3) has it, for `journalctl -p`.
+Lines for systemd's journal have a priority prefix as in sd-daemon(3), for `journalctl -p`.
 
-Nothing but plain values is written: an object, a CRI message for one, appears as its type alone, and what stands
-under the key of a secret is masked. So a careless `log.info("pull", auth=request.auth)` shows nothing.
+Only plain values are written. Of any other object, such as a CRI message, only the type is shown, and values under the
+keys SECRETS are masked. So a careless `log.info("pull", auth=request.auth)` leaks nothing.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ SECRETS = frozenset(
     {"auth", "authorization", "env", "environment", "envs", "identity_token", "identitytoken", "password"}
     | {"registry_token", "registrytoken", "secret", "token", "x_registry_auth"}
 )
-"""Keys whose values are never written; compared in lower case, `-` as `_`."""
+"""Keys whose values are never written; compared in lower case, with `-` as `_`."""
 
 MASK = "<redacted>"
 
 NOISY = ("urllib3.connectionpool",)
-"""Loggers that warn of normal things, such as a connection pool that grows for a moment."""
+"""Loggers that warn about normal events, such as a connection pool that grows for a moment."""
 
 
 def configure(*, level: str, style: str, stream: TextIO | None = None) -> None:
-    """Send all logs of this process to `stream` (standard error), from `level` on.
+    """Send all logs of this process from `level` on to `stream`, by default standard error.
 
-    `level` is a key of LEVELS; `style` is `json`, `console`, or `auto`: console on a terminal, else json. Colours are
-    for terminals alone. Libraries that use the standard `logging` come out the same way, from warning on.
+    `level` is a key of LEVELS. `style` is `json`, `console`, or `auto`: console on a terminal, else json. Colours
+    are for terminals only. Warnings and errors of libraries that use `logging` are written in the same way.
     """
     out = stream if stream is not None else sys.stderr
     render = _json_line if style == "json" or (style == "auto" and not out.isatty()) else _console(colors=out.isatty())
@@ -74,10 +74,10 @@ def _console(*, colors: bool) -> Processor:
 
 
 def _is_journal(out: TextIO) -> bool:
-    """Return whether a stream is the one that systemd has connected to its journal: it says so by JOURNAL_STREAM."""
+    """Return whether `out` is connected to systemd's journal, which the environment variable JOURNAL_STREAM shows."""
     try:
         found = os.fstat(out.fileno())
-    except (OSError, ValueError):  # it is no file, or closed
+    except (OSError, ValueError):  # not a file, or closed
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
@@ -91,7 +91,7 @@ def _prioritized(render: Processor) -> Processor:
 
 
 class _Lines:
-    """Writes each line in one piece, so that lines of several threads do not mix."""
+    """Writes whole lines, so that lines of several threads do not mix."""
 
     __slots__ = ("_stream", "name")
     _lock = threading.Lock()
@@ -101,7 +101,7 @@ class _Lines:
         self._stream = stream
 
     def msg(self, line: str) -> None:
-        # A reader that is gone (a restart of journald) must not fail the pod the line is about.
+        # If the reader is gone (journald restarts), the operation that logs must not fail.
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -110,7 +110,7 @@ class _Lines:
 
 
 class _Foreign(logging.Handler):
-    """Passes records of the standard `logging` on to structlog."""
+    """Forwards records of the standard `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger = structlog.get_logger(record.name)
@@ -135,7 +135,7 @@ def _plain_value(value: object) -> object:
         case None | bool() | int() | float():
             return value
         case str():
-            # A file name may hold bytes that are no UTF-8; they must not make the line fail.
+            # A file name may not be UTF-8, which must not make the log call fail.
             return value.encode(errors="backslashreplace").decode()
         case BaseException() | PathLike():
             return _plain_value(str(value))

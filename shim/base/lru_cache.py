@@ -10,17 +10,17 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Values by key; the least recently used ones are evicted first. Thread-safe."""
+    """Values by key; the least recently used value is evicted first. Thread-safe."""
 
     def __init__(self, *, capacity: int) -> None:
-        """Hold values of at most `capacity` together, in the unit of weight that `put` takes."""
+        """`capacity` is the maximum total weight of the values."""
         self._capacity = capacity
         self._lock = threading.Lock()
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._weight = 0
 
     def get(self, key: K) -> V | None:
-        """Return a value; None if it is not in the cache."""
+        """Return the value of `key`; None if it is not cached."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -28,7 +28,7 @@ class LruCache(Generic[K, V]):
             return self._entries[key][0]
 
     def put(self, key: K, value: V, *, weight: int) -> None:
-        """Store a value. One that alone exceeds the capacity is not stored."""
+        """Store a value, unless it alone exceeds the capacity."""
         with self._lock:
             self._evict(key)
             self._entries[key] = value, weight
@@ -43,6 +43,6 @@ class LruCache(Generic[K, V]):
                 self._evict(key)
 
     def _evict(self, key: K) -> None:
-        """Evict one key, if it is there. The lock is held."""
+        """Evict `key` if it is cached. The lock is held."""
         _, weight = self._entries.pop(key, (None, 0))
         self._weight -= weight

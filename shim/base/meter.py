@@ -1,6 +1,6 @@
-"""Measurements of what the server does: code reports them here, and subscribers observe them.
+"""Measurements: code reports how long its work took, and subscribers such as the metrics observe the reports.
 
-Nothing is stored. Without a subscriber, a report costs one test of an empty tuple.
+Nothing is stored. Without a subscriber, a report only tests an empty tuple.
 """
 
 import time
@@ -18,17 +18,17 @@ class Kind(Enum):
     CNI = ("plugin", "verb", "result")
     STREAM = ("kind", "result")
     NRI = ("plugin", "event", "result")
-    EXEC = ("way", "reason")  # until the command has begun; why docker runs it takes no time
-    REFUSED = ("server", "reason")  # a connection; takes no time
+    EXEC = ("way", "reason")  # time until the command has begun; 0 for the reason why Docker runs it
+    REFUSED = ("server", "reason")  # a connection; the time is 0
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One piece of work that has ended."""
+    """One completed piece of work."""
 
     kind: Kind
     labels: tuple[str, ...]
-    """Values, in the order of the kind's names."""
+    """Values of the kind's labels, in the same order."""
     seconds: float
 
 
@@ -38,13 +38,13 @@ _observers: tuple[Observer, ...] = ()
 
 
 def report(kind: Kind, *labels: str, seconds: float) -> None:
-    """Report a piece of work that has ended. Observers are called in the thread that did it."""
+    """Report a completed piece of work. Observers are called in this thread."""
     for observe in _observers:
         observe(Measurement(kind, labels, seconds))
 
 
 class Timing:
-    """One block that is timed."""
+    """A handle for the measurement of one block."""
 
     __slots__ = ("dropped",)
 
@@ -58,7 +58,7 @@ class Timing:
 
 @contextmanager
 def timed(kind: Kind, *labels: str) -> Iterator[Timing]:
-    """Report the block when it ends; its last label, the result, is `ok` or the name of the error."""
+    """Report the duration of the block. The last label, the result, is `ok` or the name of the error class."""
     timing, began, result = Timing(), time.monotonic(), "ok"
     try:
         yield timing
@@ -73,7 +73,7 @@ def timed(kind: Kind, *labels: str) -> Iterator[Timing]:
 @contextmanager
 def subscribed(observe: Observer) -> Iterator[None]:
     """Call `observe` with every measurement inside the block."""
-    global _observers  # noqa: PLW0603 - reports come from everywhere, which must not all be handed a meter
+    global _observers  # noqa: PLW0603 - reports come from all modules, without a parameter for a meter
     _observers = (*_observers, observe)
     try:
         yield

@@ -1,11 +1,11 @@
-r"""Text of the kernel: the tables below /proc, and files of control groups.
+r"""Parsers for files of the kernel: the tables in /proc and the files of control groups.
 
-Programs name mounts, processes, interfaces and control groups, with any byte. The kernel keeps `\n` out of most of
-these names, and blanks out of those in mountinfo. So its text is bytes, whose lines end at `\n` alone: `str` ends lines
-and words at a dozen other characters as well, a file that is opened as text turns `\r` into `\n`, and not every name is
-UTF-8. A program that chose such a name could add a line to a table, or make its reader fail.
+They parse bytes, whose lines end at `\n` alone. Programs choose the names of mounts, processes, interfaces and control
+groups, and may use any byte that the kernel does not escape. As text, such a name could add a line to a table or make
+the parser fail: `str` splits lines and words at a dozen other characters, text mode turns `\r` into `\n`, and a name
+may not be UTF-8.
 
-It imports little: the OCI runtime, which starts anew for each container, needs it.
+This module imports little, since the OCI runtime, which is started for each container, imports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OPTIONAL_FIELDS = 6
-"""Place of the first optional field in a line of mountinfo, proc(5)."""
+"""Index of the first optional field in a line of mountinfo, proc(5)."""
 
 
 def lines(content: bytes) -> list[bytes]:
@@ -26,17 +26,17 @@ def lines(content: bytes) -> list[bytes]:
 
 
 def value_of(content: bytes, key: bytes) -> bytes:
-    """Return the value in the line `key:<blanks>value` of a file such as /proc/<pid>/status; empty where it is not."""
+    """Return the value of the line `key:<blanks>value` of a file such as /proc/<pid>/status; empty if it is missing."""
     return (b"\n" + content).partition(b"\n" + key + b":")[2].partition(b"\n")[0].strip()
 
 
 def to_text(word: bytes) -> str:
-    """Return a word as Python names files: what is not UTF-8 is kept."""
+    """Decode a word as Python decodes file names: bytes that are not UTF-8 become surrogates."""
     return os.fsdecode(word)
 
 
 def unescape(word: bytes) -> bytes:
-    """Undo what the kernel writes in tables of mounts for blanks and the like: their number in three octal digits."""
+    """Replace the escapes of mount tables, a backslash and three octal digits, by their bytes."""
     if b"\\" not in word:
         return word
     first, *others = word.split(b"\\")
@@ -51,28 +51,28 @@ def _behind_backslash(text: bytes) -> bytes:
 
 
 class Mount:
-    """A line of mountinfo. What few readers need is decoded when they ask for it."""
+    """A line of mountinfo. Fields are decoded when a property is read."""
 
     __slots__ = ("fields", "separator")
 
     def __init__(self, fields: list[bytes], separator: int) -> None:
         self.fields = fields
         self.separator = separator
-        """Place of the field `-`."""
+        """Index of the field `-`."""
 
     @property
     def id(self) -> bytes:
-        """Return the number of the mount."""
+        """Return the mount id."""
         return self.fields[0]
 
     @property
     def root(self) -> str:
-        """Return which directory of the file system is mounted."""
+        """Return the directory of the file system that is mounted."""
         return to_text(unescape(self.fields[3]))
 
     @property
     def point(self) -> str:
-        """Return where it is mounted, as seen from the root of the process."""
+        """Return the mount point, relative to the root of the process."""
         return to_text(unescape(self.fields[4]))
 
     @property
@@ -87,13 +87,13 @@ class Mount:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options of the file system; an option without a value has an empty one."""
+        """Return the options of the file system; the value is empty for an option without a value."""
         pairs = (option.partition(b"=") for option in self.fields[self.separator + 3].split(b","))
         return {to_text(unescape(name)): to_text(unescape(value)) for name, _, value in pairs}
 
 
 def mounts(mountinfo: bytes) -> Iterator[Mount]:
-    """Yield the mounts in a /proc/<pid>/mountinfo. A line that is not whole is left out."""
+    """Yield the mounts in a /proc/<pid>/mountinfo; skip incomplete lines."""
     for line in lines(mountinfo):
         fields = line.split(b" ")
         separator = fields.index(b"-", _OPTIONAL_FIELDS) if b"-" in fields[_OPTIONAL_FIELDS:] else len(fields)

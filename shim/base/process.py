@@ -1,4 +1,4 @@
-"""Processes by pidfd (pidfd_open(2)): a handle means one process, also when its number has become another's."""
+"""Handles of processes by pidfd (pidfd_open(2)): a handle never refers to another process that reuses the pid."""
 
 import os
 import select
@@ -14,17 +14,17 @@ from shim.domain.errors import ResourceExhausted, reason_of
 
 
 class ProcessHandle:
-    """One process, for polls and signals. As a context manager it closes."""
+    """A pidfd, for polls and signals. A context manager that closes it."""
 
     __slots__ = ("_fd", "pid")
 
     def __init__(self, pid: int) -> None:
-        """Open it. ProcessLookupError where there is no such process, OSError where no descriptor is free."""
+        """Open a pidfd. Raise ProcessLookupError if there is no such process, OSError if no descriptor is free."""
         self._fd = os.pidfd_open(pid)
         self.pid = pid
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable once the process has ended."""
+        """Return the descriptor. It is readable once the process has ended."""
         return self._fd
 
     def has_ended(self) -> bool:
@@ -32,7 +32,7 @@ class ProcessHandle:
         return self.ends_within(0.0)
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait, and return whether the process ends, in `seconds` or in what the current scope leaves of them."""
+        """Wait up to `seconds`, bounded by the current scope; return whether the process has ended."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         return bool(poll.poll((deadline.current().remaining(seconds) or 0.0) * 1000))
@@ -45,7 +45,7 @@ class ProcessHandle:
     def kill_group(self) -> None:
         """Kill the process, and its group if it leads one, unless it has ended."""
         with suppress(ProcessLookupError):
-            # Stopped, it cannot end by itself and leave its number to another group.
+            # A stopped process cannot exit before killpg, so its pid cannot become the id of another group.
             signal.pidfd_send_signal(self._fd, signal.SIGSTOP)
             if os.getpgid(self.pid) == self.pid:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -66,10 +66,10 @@ class ProcessHandle:
 
 @contextmanager
 def open_process(pid: int, *, what: str) -> Iterator[ProcessHandle | None]:
-    """Yield a handle of a process, None once it is gone. ResourceExhausted, which names `what`: no descriptor is free.
+    """Yield a handle of the process `pid`, or None if it has ended.
 
-    A process that is no child may end, and its number become another's, before the handle is there. So what was known
-    of it must be checked again before it is acted on.
+    Raise ResourceExhausted, which names `what`, if no descriptor is free. Unless the process is a child, the pid may
+    have been reused before the handle was opened, so the caller must check that the handle is the process it means.
     """
     try:
         process = ProcessHandle(pid)
@@ -83,9 +83,9 @@ def open_process(pid: int, *, what: str) -> Iterator[ProcessHandle | None]:
 
 
 def wait_all_ended(processes: Collection[ProcessHandle], *, what: str, limit: float | None = None) -> bool:
-    """Wait until all processes have ended, at most `limit` seconds; return whether they have.
+    """Wait up to `limit` seconds until all processes have ended; return whether they have.
 
-    Raise Cancelled or DeadlineExceeded, which name `what`, when the current scope ends, and ResourceExhausted where no
+    Raise Cancelled or DeadlineExceeded, which name `what`, when the current scope ends, and ResourceExhausted if no
     descriptor is free.
     """
     scope = deadline.current()

@@ -1,9 +1,9 @@
-"""Undo what a half-done operation has built.
+"""Undoes the steps of an operation that failed.
 
-Each undo is registered before its operation: one that fails half-way, or whose answer is lost, is undone too, so every
-undo must accept that there is nothing to undo. Undos run in reverse and stop at the first that fails: what lies
-below it is still in use by what could not be undone, and the records that let Stop and Remove finish later are
-always registered first, hence undone last.
+Register each undo before its step, so that a step which fails half-way, or whose answer is lost, is undone too. Every
+undo must therefore accept that there is nothing to undo. Undos run in reverse and stop at the first failure: earlier
+steps are still used by the step that could not be undone. The records that let Stop and Remove finish later must be
+registered first, so that they are undone last.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import structlog
 from shim.base import deadline
 
 UNDO_SECONDS = 120.0
-"""Bound on all undos of one operation; they run although the client is gone."""
+"""Bound on all undos of one operation. They run even if the client has disconnected."""
 
 log = structlog.get_logger(__name__)
 
@@ -28,12 +28,12 @@ class Rollback:
         self._undos: list[tuple[str, Callable[[], object]]] = []
         self._committed = False
 
-    def undo(self, words: str, action: Callable[[], object]) -> None:
-        """Register `action` before the operation it undoes; `words` name it in the log."""
-        self._undos.append((words, action))
+    def undo(self, step: str, action: Callable[[], object]) -> None:
+        """Register the undo of a step before the step is done; `step` names it in the log."""
+        self._undos.append((step, action))
 
     def commit(self) -> None:
-        """Keep everything that was done."""
+        """Keep all steps."""
         self._committed = True
 
     def __enter__(self) -> Self:
@@ -45,16 +45,16 @@ class Rollback:
         if self._committed:
             return
         with deadline.shielded(UNDO_SECONDS):
-            for words, action in reversed(self._undos):
-                if not self._run(words, action, error):
+            for step, action in reversed(self._undos):
+                if not self._run(step, action, error):
                     return
 
-    def _run(self, words: str, action: Callable[[], object], error: BaseException | None) -> bool:
+    def _run(self, step: str, action: Callable[[], object], error: BaseException | None) -> bool:
         try:
             action()
-        except Exception as failure:  # noqa: BLE001 - the first error is the one to report; this one is noted on it
-            log.warning("undo failed", operation=self._what, undo=words, error=failure)
+        except Exception as failure:  # noqa: BLE001 - the caller gets the first error, with this failure as a note
+            log.warning("undo failed", operation=self._what, undo=step, error=failure)
             if error is not None:
-                error.add_note(f"undo of {words} failed: {failure}")
+                error.add_note(f"undo of {step} failed: {failure}")
             return False
         return True

@@ -1,4 +1,4 @@
-"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running."""
+"""Runs a program with bounds on its time and output, and kills its whole process group when it exceeds a bound."""
 
 import os
 import selectors
@@ -6,24 +6,27 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Self, TypeAlias
 
 from shim.base import deadline
 from shim.base.process import ProcessHandle
+from shim.base.thread_pool import run_into
 from shim.base.wakeup import Waker
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted
 
 STDOUT_LIMIT = 1 << 20
-"""Of one program; more is a fault, not a result."""
+"""Bytes; a program that prints more is killed."""
 STDERR_LIMIT = 16 << 10
-"""The last ones, which are kept."""
+"""Bytes; the end of the error output, which is kept."""
 
 START_SECONDS = 10.0
-"""For a program to begin: its file is read, which on a dead volume takes for ever."""
+"""Time for a program to start. The kernel reads its file, which on a dead volume blocks forever."""
 
 _REAP_SECONDS = 5.0
 _CHUNK = 1 << 16
@@ -34,13 +37,13 @@ Environment: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exit code and output of a program that ended by itself."""
+    """Exit code and output of a program that ended within its bounds."""
 
     returncode: int
-    """Exit code; negative: the signal that ended it."""
+    """Exit code; negative for the signal that ended the program."""
     stdout: bytes
     stderr: bytes
-    """Its last `STDERR_LIMIT` bytes."""
+    """The last STDERR_LIMIT bytes."""
 
 
 def run_bounded(
@@ -54,10 +57,10 @@ def run_bounded(
 ) -> Outcome:
     """Run `program` and wait until it ends.
 
-    Bound by `timeout` seconds and by the current scope: DeadlineExceeded, Cancelled. ResourceExhausted when it prints
-    more than `STDOUT_LIMIT`. In these cases its whole process group is killed. OSError when it cannot be started,
-    DeadlineExceeded also when its file does not answer within START_SECONDS, and for such a file at once from then on.
-    `what` opens each message.
+    Raise DeadlineExceeded after `timeout` seconds, DeadlineExceeded or Cancelled when the current scope ends, and
+    ResourceExhausted if the program prints more than STDOUT_LIMIT bytes; each time its process group is killed. Raise
+    OSError if the program cannot be started, and DeadlineExceeded if the start blocks for START_SECONDS; while that
+    start is blocked, later calls for the same program fail at once. Each message begins with `what`.
     """
     scope = deadline.current()
     scope.check(what)
@@ -72,10 +75,10 @@ def run_bounded(
 
 
 class _Starts:
-    """Starts of programs, each in a thread that is left behind where the file of the program does not answer.
+    """Starts programs in threads, which it abandons if the start blocks.
 
-    The kernel reads that file in the new process, and the start returns when that is done: on a dead volume never. Of
-    one program only one start is under way, so that it takes one thread however often it is tried.
+    A start returns when the kernel has read the program's file, on a dead volume never. There is at most one start of
+    a program at a time, so a blocked start occupies one thread, however often callers retry.
     """
 
     def __init__(self) -> None:
@@ -92,94 +95,81 @@ class _Starts:
         timeout: float,
         what: str,
     ) -> subprocess.Popen[bytes]:
-        """Start `command`, within `timeout`, START_SECONDS and the scope; DeadlineExceeded names the program.
+        """Start `command` within `timeout`, START_SECONDS and the current scope. Raise OSError, ShimError.
 
-        At once, where an earlier start of it has not returned for so long. OSError when it cannot be started.
+        Raise DeadlineExceeded at once if an earlier start of the program has been blocked for START_SECONDS.
         """
-        program, began = str(command[0]), time.monotonic()
+        start = _Start(str(command[0]))
         with self._changed:
-            while (earlier := self._under_way.get(program)) is not None:
+            while (earlier := self._under_way.get(start.program)) is not None:
                 self._wait(earlier, seconds=START_SECONDS, what=what)
-            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment, began=began)
-            self._under_way[program] = start
+            # A duplicate, since the caller may close its descriptor before the start returns.
+            launch = partial(_launch, command, stdin=os.dup(stdin.fileno()), environment=environment)
             try:
-                threading.Thread(target=self._perform, args=(start,), name="start", daemon=True).start()
+                # Not a pooled thread: the program inherits the namespaces of the thread, which are the caller's.
+                threading.Thread(target=self._perform, args=(start, launch), name="start", daemon=True).start()
             except RuntimeError as error:
-                del self._under_way[program]
-                os.close(start.stdin)
+                os.close(launch.keywords["stdin"])
                 raise ResourceExhausted(f"{what}: no thread can be started: {error}") from error
+            self._under_way[start.program] = start
             try:
                 self._wait(start, seconds=min(timeout, START_SECONDS), what=what)
             except BaseException:
                 start.abandoned = True
                 raise
-        if start.failure is not None:
-            raise start.failure
-        assert start.child is not None  # noqa: S101 - it has neither failed nor goes on
-        return start.child
+        return start.child.result()
 
     def _wait(self, start: "_Start", *, seconds: float, what: str) -> None:
-        """Wait until a start has ended, until `seconds` after it began; the lock is held."""
+        """Wait until a start has ended, at most until `seconds` after it began. The lock is held."""
         program, left = start.program, seconds - start.seconds
-        if not deadline.wait_for(self._changed, lambda: start.ended, what=f"{what}: start {program}", limit=left):
+        if not deadline.wait_for(self._changed, start.child.done, what=f"{what}: start {program}", limit=left):
             raise DeadlineExceeded(
                 f"{what}: {program} could not be started for {start.seconds:.0f} s; is the volume of its file alive?"
             )
 
-    def _perform(self, start: "_Start") -> None:
-        child, failure = None, None
-        try:
-            child = start.perform()
-        except Exception as error:  # noqa: BLE001 - raised in the caller
-            failure = error
-        finally:
-            os.close(start.stdin)
+    def _perform(self, start: "_Start", launch: Callable[[], subprocess.Popen[bytes]]) -> None:
+        run_into(start.child, launch)
         with self._changed:
-            start.child, start.failure, start.ended = child, failure, True
             del self._under_way[start.program]
             abandoned = start.abandoned
             self._changed.notify_all()
-        if abandoned and child is not None:
-            _end(child)
+        if abandoned and start.child.exception() is None:
+            _end(start.child.result())
 
 
+@dataclass(slots=True, eq=False)
 class _Start:
-    """One start of a program."""
+    """A start of a program."""
 
-    def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Environment, began: float) -> None:
-        """`began` is when its caller began to wait for it, by the monotonic clock."""
-        self.program = str(command[0])
-        self.stdin = stdin
-        """A descriptor of the start's own: the caller may have closed its own by the time it returns."""
-        self.ended = self.abandoned = False
-        self.child: subprocess.Popen[bytes] | None = None
-        self.failure: Exception | None = None
-        self._command = tuple(command)
-        self._environment = environment
-        self._began = began
+    program: str
+    began: float = field(default_factory=time.monotonic)
+    child: "Future[subprocess.Popen[bytes]]" = field(default_factory=Future)
+    abandoned: bool = False
 
     @property
     def seconds(self) -> float:
-        """Return how long it has been waited for."""
-        return time.monotonic() - self._began
-
-    def perform(self) -> subprocess.Popen[bytes]:
-        """Start it. OSError."""
-        return subprocess.Popen(
-            self._command,
-            stdin=self.stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment,
-            start_new_session=True,  # its children are in its group, and the group is what is killed
-        )
+        return time.monotonic() - self.began
 
 
 _STARTS = _Starts()
 
 
+def _launch(command: Sequence[str | Path], *, stdin: int, environment: Environment) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # so that killing its process group kills its children too
+        )
+    finally:
+        os.close(stdin)
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a program whose caller has given up, and close its pipes."""
+    """Kill a program whose caller has given up, and close its pipes."""
     for stream in (child.stdout, child.stderr):
         if stream is not None:
             stream.close()
@@ -187,17 +177,17 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and its children. The child is not reaped yet, so its id still means this group."""
+    """Kill the child and its children. The child is not reaped yet, so no other group can have its id."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    # A process inside an uninterruptible system call dies when that ends; subprocess reaps it at a later start.
+    # A process in an uninterruptible system call dies when the call returns; subprocess reaps it at a later start.
     with suppress(subprocess.TimeoutExpired):
         child.wait(_REAP_SECONDS)
 
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[IO[bytes]]:
-    """Yield a file in memory that holds `data`. A write to a pipe would block on a program that never reads it."""
+    """Yield a memory file with `data`. A write to a pipe would block if the program never reads it."""
     with open(os.memfd_create("stdin"), "w+b") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(data)
         file.seek(0)
@@ -205,14 +195,14 @@ def _readable(data: bytes) -> Iterator[IO[bytes]]:
 
 
 class _Streams:
-    """The output of one running child, read until the child itself has ended.
+    """Reads the output of a child until the child has ended.
 
-    Its end is taken from a pidfd, not from the end of its output: a daemon that a program leaves behind may hold the
-    pipes open for ever.
+    A pidfd shows the end of the child, not the end of its output: a daemon that the child has started may keep the
+    pipes open forever.
     """
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        assert child.stdout is not None  # noqa: S101 - both were asked for as pipes
+        assert child.stdout is not None  # noqa: S101 - both are pipes
         assert child.stderr is not None  # noqa: S101
         self._child = child
         self._stdout, self._stderr = child.stdout, child.stderr
@@ -255,21 +245,21 @@ class _Streams:
                 self._drain(stream, what=what)
         self._end_children_of_killed()
         return Outcome(
-            returncode=self._child.wait(),  # it has ended, so this does not block
+            returncode=self._child.wait(),  # does not block: the child has ended
             stdout=bytes(self._kept[self._stdout]),
             stderr=bytes(self._kept[self._stderr]),
         )
 
     def _end_children_of_killed(self) -> None:
-        """End what a program that was killed has started: it would go on beside the undo of what it was part of."""
-        # Not reaped yet, so its id still means this group.
+        """Kill the children of a program that was killed: they would go on while the caller undoes its work."""
+        # The child is not reaped yet, so no other group can have its id.
         ended = os.waitid(os.P_PIDFD, self._process.fileno(), os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_code != os.CLD_EXITED:
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def _drain(self, stream: IO[bytes], *, what: str) -> None:
-        """Read what the dead child left in the pipe: a pipe's capacity at most, though others may go on writing."""
+        """Read the rest of the pipe, at most STDOUT_LIMIT bytes: a daemon may go on writing to it."""
         os.set_blocking(stream.fileno(), False)
         for _ in range(STDOUT_LIMIT // _CHUNK):
             try:

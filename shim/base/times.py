@@ -1,4 +1,4 @@
-"""The Engine's times as nanoseconds since the epoch, exact to the last digit."""
+"""Parses Docker's times into nanoseconds since the epoch."""
 
 import calendar
 import re
@@ -7,7 +7,7 @@ SECOND = 1_000_000_000
 """Nanoseconds."""
 
 NEVER = 0
-"""In the CRI, a time that has not come."""
+"""The CRI's value for an event that has not happened."""
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
@@ -15,10 +15,10 @@ _RFC3339 = re.compile(
 
 
 def ns_from_rfc3339(text: str) -> int:
-    """Read RFC 3339 with up to nine digits of a second: `2024-05-01T10:00:00.123456789+02:00`.
+    """Parse RFC 3339 such as `2024-05-01T10:00:00.123456789+02:00`; digits after the ninth of a fraction are ignored.
 
-    Go's zero time (year 1), which Docker writes for "never", a missing time and what is no time give 0. Integers
-    only: a float has 53 bits, and nanoseconds since the epoch need 61.
+    Return NEVER for Go's zero time (year 1), which Docker writes for "never", and for text that is not a time. It uses
+    integers only: nanoseconds since the epoch need 61 bits, and a float has 53.
     """
     match = _RFC3339.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Wake a thread that polls descriptors."""
+"""Wakes a thread that polls descriptors."""
 
 import os
 import threading
@@ -7,26 +7,26 @@ from typing import Self
 
 
 class Waker:
-    """A descriptor that `wake` makes readable, for polls and selectors. Thread-safe; as a context manager it closes."""
+    """An eventfd that `wake` makes readable. Thread-safe; a context manager that closes it."""
 
     def __init__(self) -> None:
-        """Open it. OSError where no descriptor is free."""
+        """Open the eventfd. Raise OSError if no descriptor is free."""
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """Return the descriptor; -1 once it is closed."""
+        """Return the descriptor; -1 after `close`."""
         return self._fd
 
     def wake(self) -> None:
-        """Make it readable until `drain`. Does nothing once it is closed."""
-        # Under a lock: after a close the number may belong to another file.
-        with self._lock, suppress(BlockingIOError):  # it is readable already
+        """Make the descriptor readable until `drain`. Does nothing after `close`."""
+        # The lock excludes `close`, after which the number may belong to another file.
+        with self._lock, suppress(BlockingIOError):  # already readable
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def drain(self) -> None:
-        """Make it unreadable again, until the next `wake`."""
+        """Make the descriptor unreadable until the next `wake`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from shim.base.gate import Gate
+from shim.base.rw_lock import RwLock
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
 from shim.cni.conf import SUPPORTED_VERSIONS, declares, has_flag
 from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
@@ -46,7 +46,7 @@ class Plugins:
         self._bin_dirs = tuple(bin_dirs)
         self._cache_dir = cache_dir
         self._timeout = timeout
-        self._gate = Gate()
+        self._lock = RwLock()
 
     def intend(self, attachment: Attachment) -> None:
         """Record in the cache that ADD is about to run; `delete` or `forget` removes the record.
@@ -67,7 +67,7 @@ class Plugins:
         """
         calls = self._calls(attachment, verb="ADD", netns=attachment.netns)
         result: JsonObject | None = None
-        with self._gate.shared(what=f"run cni ADD for sandbox {attachment.container_id}"):
+        with self._lock.shared(what=f"run cni ADD for sandbox {attachment.container_id}"):
             for call, plugin in calls:
                 config = _config(attachment, plugin, previous=result)
                 result = _check_result(call, run_add(call, config=config, timeout=self._timeout))
@@ -96,7 +96,7 @@ class Plugins:
         netns = attachment.netns if _is_namespace(attachment.netns) else ""
         result = attachment.result or cached_result(self._cache_dir, attachment)
         previous = result if _takes_result_on_del(attachment.conflist) else None
-        with self._gate.shared(what=f"run cni DEL for sandbox {attachment.container_id}"):
+        with self._lock.shared(what=f"run cni DEL for sandbox {attachment.container_id}"):
             for call, plugin in reversed(self._calls(attachment, verb="DEL", netns=netns)):
                 run_plugin(call, config=_config(attachment, plugin, previous=previous), timeout=self._timeout)
         if not forget:
@@ -114,7 +114,7 @@ class Plugins:
         ADD or DEL run for all of GC_WAIT_SECONDS. Skip plugins that do not know GC. Raise PluginError if a plugin
         fails, and FailedPrecondition if a binary is missing. The list must support GC.
         """
-        with self._gate.alone(seconds=GC_WAIT_SECONDS) as is_alone:
+        with self._lock.exclusive(seconds=GC_WAIT_SECONDS) as is_alone:
             if not is_alone:
                 return False
             stay = [{"containerID": container, "ifname": ifname} for container, ifname in sorted(valid())]

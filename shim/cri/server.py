@@ -116,7 +116,7 @@ class CriServer:
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)
         self._clients_endpoint.wait_empty(_SETTLE)
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown()
         return idle
 
     def _begin(self, bound: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Protocol
 import structlog
 
 from shim.base import deadline
-from shim.base.background import Background
 from shim.base.proc import value_of
+from shim.base.single_flight import Background
 from shim.config.model import RestrictOomScoreAdj
 from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import structlog
 
 import shim.oci_runtime
-from shim.base.background import Background
+from shim.base.single_flight import Background
 from shim.base.spawn import run_bounded
 from shim.domain.errors import ShimError, reason_of
 from shim.engine.answers import EngineInfo

@@ -18,6 +18,7 @@ from functools import partial
 import structlog
 
 from shim.base import deadline
+from shim.base.backoff import backoff
 from shim.base.gather import gather
 from shim.domain.errors import DeadlineExceeded, ShimError
 from shim.domain.labels import TYPE
@@ -179,8 +180,8 @@ class Watcher:
 
     def _reconnect_delay(self, failures: int) -> float:
         """Return the seconds to wait after `failures` in a row, with jitter since many nodes may share the cause."""
-        longest = min(self._timings.min_reconnect_delay * 2.0 ** min(failures, 16), self._timings.max_reconnect_delay)
-        return longest * random.SystemRandom().uniform(0.5, 1.0)
+        first, longest = self._timings.min_reconnect_delay, self._timings.max_reconnect_delay
+        return backoff(failures + 1, first=first, longest=longest) * random.SystemRandom().uniform(0.5, 1.0)
 
     def _watch(self, connection: _Connection) -> None:
         """Keep the view current until the connection is lost.

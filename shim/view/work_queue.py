@@ -7,6 +7,8 @@ is retried with backoff. Only some of the workers process failed keys, so that h
 import threading
 import time
 
+from shim.base.backoff import backoff
+
 MAX_RETRY_SECONDS = 30.0
 """Longest wait in seconds before a retry."""
 
@@ -49,8 +51,7 @@ class WorkQueue:
         """Count a failure of a key, and queue it after its backoff, unless it is due sooner."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            backoff = self._retry_seconds * 2.0 ** min(failures - 1, 16)
-            self._add_locked(key, min(backoff, MAX_RETRY_SECONDS))
+            self._add_locked(key, backoff(failures, first=self._retry_seconds, longest=MAX_RETRY_SECONDS))
 
     def forget(self, key: str) -> None:
         """Reset the failures of a key after its success."""

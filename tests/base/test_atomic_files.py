@@ -1,4 +1,4 @@
-"""Files are replaced whole, durably and with the right mode, and failures name the file."""
+"""Writes are atomic, durable and private, and errors name the file."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from tests.mounts import small_tmpfs
         pytest.param(errno.EIO, ShimError, id="broken disk"),
     ],
 )
-def test_a_system_error_becomes_one_of_the_domain(number: int, kind: type[ShimError]) -> None:
+def test_a_system_error_becomes_a_shim_error(number: int, kind: type[ShimError]) -> None:
     with pytest.raises(ShimError) as caught, atomic_files.failing_as("write /state/a"):
         raise OSError(number, os.strerror(number), "/state/.a.tmp")
     assert type(caught.value) is kind
@@ -40,13 +40,13 @@ def test_a_system_error_becomes_one_of_the_domain(number: int, kind: type[ShimEr
     ],
     ids=["path", "name"],
 )
-def test_a_path_is_as_long_as_the_kernel_takes(path: str, reason: str) -> None:
+def test_a_path_longer_than_the_kernel_allows_is_refused(path: str, reason: str) -> None:
     atomic_files.check_path_length(path[:-1], field="path")
     with pytest.raises(InvalidArgument, match=f"^{reason}$"):
         atomic_files.check_path_length(path, field="path")
 
 
-def test_errors_of_the_domain_pass_unchanged() -> None:
+def test_a_shim_error_passes_unchanged() -> None:
     error = ShimError("as it was")
     with pytest.raises(ShimError) as caught, atomic_files.failing_as("write /state/a"):
         raise error
@@ -63,7 +63,7 @@ def test_write_replaces_the_content(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("umask", [0, 0o077, 0o277])
-def test_only_its_owner_reads_and_writes_a_file_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_a_file_has_mode_0600_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         atomic_files.write_atomically(tmp_path / "state", b"x")
@@ -72,7 +72,7 @@ def test_only_its_owner_reads_and_writes_a_file_whatever_the_umask(tmp_path: Pat
     assert mode_of(tmp_path / "state") == 0o600
 
 
-def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+def test_a_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "state"
     contents = [bytes([letter]) * 50_000 for letter in b"ab"]
     atomic_files.write_atomically(path, contents[0])
@@ -92,7 +92,7 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     assert seen <= set(contents)
 
 
-def test_parallel_writers_of_one_file_leave_one_whole_content(tmp_path: Path) -> None:
+def test_parallel_writers_leave_one_whole_content(tmp_path: Path) -> None:
     path = tmp_path / "state"
     contents = [bytes([letter]) * 10_000 for letter in b"abcdefgh"]
     writers = [threading.Thread(target=atomic_files.write_atomically, args=(path, content)) for content in contents]
@@ -104,7 +104,7 @@ def test_parallel_writers_of_one_file_leave_one_whole_content(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         path = small.path / "state"
         atomic_files.write_atomically(path, b"old")
@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) ->
         assert sorted(found.name for found in small.path.iterdir()) == ["filler", "state"]
 
 
-def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_file_on_a_read_only_disk(tmp_path: Path) -> None:
     with small_tmpfs(tmp_path / "disk") as small:
         path = small.path / "state"
         atomic_files.write_atomically(path, b"old")
@@ -127,14 +127,14 @@ def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
         assert path.read_bytes() == b"old"
 
 
-def test_a_missing_directory_is_an_error_for_a_write_only(tmp_path: Path) -> None:
+def test_a_missing_directory_fails_a_write_but_not_a_remove(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "state"
     with pytest.raises(ShimError, match=f"write {path}: no such file or directory"):
         atomic_files.write_atomically(path, b"new")
     atomic_files.remove_file(path)
 
 
-def test_remove_twice(tmp_path: Path) -> None:
+def test_removing_a_missing_file_succeeds(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"x")
     atomic_files.remove_file(path)
@@ -142,7 +142,7 @@ def test_remove_twice(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
+def test_only_temporary_files_of_writes_are_removed(tmp_path: Path) -> None:
     names = [".state.0123abcd.tmp", "state.json", "notes.tmp", ".hidden"]
     for name in names:
         (tmp_path / name).write_text("x")
@@ -150,7 +150,7 @@ def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "notes.tmp", "state.json"]
 
 
-def test_a_private_directory_is_private(tmp_path: Path) -> None:
+def test_a_private_directory_gets_mode_0700(tmp_path: Path) -> None:
     fresh = tmp_path / "a" / "b"
     atomic_files.ensure_private_directory(fresh)
     assert mode_of(fresh) == 0o700
@@ -159,13 +159,13 @@ def test_a_private_directory_is_private(tmp_path: Path) -> None:
     assert mode_of(fresh) == 0o700
 
 
-def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(ShimError, match=f"create the directory {tmp_path / 'state'}: file exists"):
         atomic_files.ensure_private_directory(tmp_path / "state")
 
 
-def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_bound_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10)
     assert atomic_files.read_regular(path, most=10) == b"x" * 10
@@ -174,7 +174,7 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
-def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_reading_anything_but_a_regular_file_fails_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "x")
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="not a regular file"):

@@ -1,4 +1,4 @@
-"""Work goes on without those who left, and is done once for all who ask meanwhile."""
+"""Callers share a run, and the run continues after they have left."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shim.base import deadline
-from shim.base.background import Background
 from shim.base.deadline import Scope
+from shim.base.single_flight import Background
 from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound, ResourceExhausted
 from tests.threads import no_thread_for
 from tests.waits import SECONDS, wait_until
 
 
 class Work:
-    """Work that waits until it may go on."""
+    """Work that blocks until it is released."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -32,20 +32,22 @@ def threads_named(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-def test_callers_that_come_during_a_run_share_it_and_its_thread() -> None:
+def test_callers_during_a_run_share_the_run_and_its_thread() -> None:
     work = Work()
     background = Background(work, name="shared-run")
-    runs = [background.begin() for _ in range(5)]
+    for _ in range(5):
+        background.begin()
     assert work.started.wait(SECONDS)
-    assert threads_named("shared-run") == 1
-    assert all(run is runs[0] for run in runs)
-    work.go_on.set()
-    wait_until(lambda: runs[0].ended)
-    assert runs[0].outcome() == 1
-    assert background.join(what="the work") == 2  # what has ended is not remembered
+    assert (work.runs, threads_named("shared-run")) == (1, 1)
+    with ThreadPoolExecutor() as callers:
+        joined = [callers.submit(background.join, what="the work") for _ in range(2)]
+        wait_until(lambda: background._flight.row()["callers"] == 7)
+        work.go_on.set()
+        assert [each.result(SECONDS) for each in joined] == [1, 1]
+    assert background.join(what="the work") == 2  # the result is not cached
 
 
-def test_callers_who_leave_start_no_more_threads_and_the_run_goes_on() -> None:
+def test_the_run_goes_on_in_one_thread_after_its_callers_left() -> None:
     work = Work()
     background = Background(work, name="long-run")
     for _ in range(50):
@@ -57,11 +59,11 @@ def test_callers_who_leave_start_no_more_threads_and_the_run_goes_on() -> None:
     with deadline.entered(gone), pytest.raises(Cancelled):
         background.join(what="the work")
     work.go_on.set()
-    wait_until(lambda: background._run is None)
+    wait_until(lambda: background._flight.row()["calls"] == 0)
     assert work.runs == 1
 
 
-def test_one_who_leaves_is_woken() -> None:
+def test_a_cancelled_caller_is_woken() -> None:
     work, leaving = Work(), Scope()
     background = Background(work, name="run")
 
@@ -78,7 +80,7 @@ def test_one_who_leaves_is_woken() -> None:
         work.go_on.set()
 
 
-def test_a_failure_goes_to_all_and_the_next_run_begins_again() -> None:
+def test_all_callers_get_the_failure_and_the_next_call_runs_again() -> None:
     outcomes = iter([NotFound("no such thing"), None])
 
     def fail_once() -> str:
@@ -92,13 +94,13 @@ def test_a_failure_goes_to_all_and_the_next_run_begins_again() -> None:
     assert background.join(what="the work") == "done"
 
 
-def test_the_work_has_no_deadline_of_its_callers() -> None:
+def test_the_work_does_not_run_under_the_deadline_of_its_callers() -> None:
     background = Background(lambda: deadline.current().remaining(), name="run")
     with deadline.bound(SECONDS):
         assert background.join(what="the work") is None
 
 
-def test_without_a_thread_it_is_an_error_and_later_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_free_thread_raises_resource_exhausted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     background = Background(lambda: "done", name="no-thread")
     with monkeypatch.context() as patch:
         no_thread_for("no-thread", patch)

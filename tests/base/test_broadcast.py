@@ -1,4 +1,4 @@
-"""Subscribers read everything in order, or learn why they do not."""
+"""Subscribers read all items in order, or get an error."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ def test_slow_subscriber_is_dropped_and_the_others_go_on() -> None:
         assert len(source) == 1
 
 
-def test_end_comes_after_what_was_published_before() -> None:
+def test_the_end_comes_after_the_items_published_before() -> None:
     source = Broadcast[int](capacity=2)
     with source.subscribe() as subscription:
         source.publish(1)
@@ -43,7 +43,7 @@ def test_end_comes_after_what_was_published_before() -> None:
             subscription.wait_next()
 
 
-def test_later_subscription_is_not_ended() -> None:
+def test_end_does_not_affect_later_subscriptions() -> None:
     source = Broadcast[int](capacity=2)
     source.end(Unavailable("docker is gone"))
     with source.subscribe() as subscription:
@@ -51,7 +51,7 @@ def test_later_subscription_is_not_ended() -> None:
         assert subscription.wait_next() == 1
 
 
-def test_a_subscription_may_begin_with_what_came_before() -> None:
+def test_a_subscription_may_begin_with_earlier_items() -> None:
     source = Broadcast[int](capacity=2)
     with source.subscribe([1]) as subscription, source.subscribe([1, 2, 3]) as behind:
         source.publish(2)
@@ -68,7 +68,7 @@ def test_leaving_the_block_unsubscribes() -> None:
     assert len(source) == 0
 
 
-def test_wait_is_woken_by_an_item_from_another_thread() -> None:
+def test_wait_next_is_woken_by_an_item_from_another_thread() -> None:
     source = Broadcast[int](capacity=1)
     read: list[int] = []
     with source.subscribe() as subscription:
@@ -79,7 +79,7 @@ def test_wait_is_woken_by_an_item_from_another_thread() -> None:
     assert read == [7]
 
 
-def test_wait_ends_with_its_client() -> None:
+def test_wait_next_ends_when_the_client_cancels() -> None:
     source = Broadcast[int](capacity=1)
     scope = deadline.Scope()
     with source.subscribe() as subscription, deadline.entered(scope):
@@ -90,14 +90,14 @@ def test_wait_ends_with_its_client() -> None:
         canceller.join()
 
 
-def test_wait_ends_with_its_deadline() -> None:
+def test_wait_next_ends_at_the_deadline() -> None:
     source = Broadcast[int](capacity=1)
     with source.subscribe() as subscription, deadline.bound(0.01), pytest.raises(DeadlineExceeded):
         subscription.wait_next()
 
 
 class Reader:
-    """Takes items in a thread, each as soon as `gate` is open."""
+    """Takes items in a thread, each when `gate` is open."""
 
     def __init__(self, subscription: Subscription[int], gate: threading.Event) -> None:
         self.taken: list[int] = []
@@ -126,7 +126,7 @@ def opened() -> threading.Event:
     return gate
 
 
-def test_wait_taken_ends_when_all_have_taken_everything() -> None:
+def test_wait_taken_ends_when_all_clients_have_all_items() -> None:
     source = Broadcast[int](capacity=1000)
     with source.subscribe() as first, source.subscribe() as second:
         readers = [Reader(first, opened()), Reader(second, opened())]
@@ -136,7 +136,7 @@ def test_wait_taken_ends_when_all_have_taken_everything() -> None:
             assert [reader.taken[-1] for reader in readers] == [number] * 2
 
 
-def test_wait_taken_drops_who_has_an_item_and_does_not_take_it() -> None:
+def test_wait_taken_drops_a_client_that_does_not_take_its_item() -> None:
     source = Broadcast[int](capacity=10)
     gate = threading.Event()
     with source.subscribe() as slow, source.subscribe() as quick:
@@ -153,7 +153,7 @@ def test_wait_taken_drops_who_has_an_item_and_does_not_take_it() -> None:
         assert "has not taken a change within 100 ms" in str(readers[0].error)
 
 
-def test_wait_taken_drops_who_never_reads() -> None:
+def test_wait_taken_drops_a_subscriber_that_never_reads() -> None:
     source = Broadcast[int](capacity=10)
     with source.subscribe() as subscription:
         source.publish(1)
@@ -162,7 +162,7 @@ def test_wait_taken_drops_who_never_reads() -> None:
             subscription.wait_next()
 
 
-def test_wait_taken_by_many_threads_drops_once() -> None:
+def test_concurrent_wait_taken_calls_drop_a_subscriber_once() -> None:
     source = Broadcast[int](capacity=10)
     gate = threading.Event()
     with source.subscribe() as slow, ThreadPoolExecutor(30) as pool:
@@ -172,7 +172,7 @@ def test_wait_taken_by_many_threads_drops_once() -> None:
         gate.set()
 
 
-def test_wait_taken_ends_with_its_client_and_drops_no_subscriber() -> None:
+def test_a_cancelled_wait_taken_drops_no_subscriber() -> None:
     source = Broadcast[int](capacity=10)
     scope = deadline.Scope()
     scope.cancel()
@@ -182,7 +182,7 @@ def test_wait_taken_ends_with_its_client_and_drops_no_subscriber() -> None:
         assert len(source) == 1
 
 
-def test_wait_taken_ends_with_the_subscription() -> None:
+def test_wait_taken_ends_when_the_subscription_ends() -> None:
     source = Broadcast[int](capacity=10)
     with source.subscribe() as subscription, ThreadPoolExecutor(1) as pool:
         source.publish(1)
@@ -191,8 +191,8 @@ def test_wait_taken_ends_with_the_subscription() -> None:
         assert waiting.result(20) == 0
 
 
-def test_wait_taken_drops_who_gets_the_item_a_moment_later_after_ten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of a stream runs after the item was published: its first moment is not one in which it was idle."""
+def test_wait_taken_counts_ten_ticks_from_when_the_client_is_handed_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of a stream runs after the item was published, so its first tick must not count as idle."""
     source = Broadcast[str](capacity=10)
     subscription = source.subscribe()
     waits = 0

@@ -1,8 +1,9 @@
-"""Real processes of small modules, on their sockets."""
+"""Tests with real child processes that run small modules."""
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 from shim.base.child_process import ChildProcess
 
 SOON = 30.0
-"""Seconds that a start or an end may take on a busy machine."""
+"""Seconds for a start or an exit on a busy machine."""
 
 Start = Callable[..., ChildProcess]
-"""`start(body, *arguments)` runs a module that has its socket as `server`."""
+"""`start(body, *arguments)` runs a module whose socket is the variable `server`."""
 
 BEGINNING = """
 import os, signal, socket, sys, time
@@ -45,13 +46,13 @@ def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
 
 
-def test_it_has_its_socket_and_arguments(start: Start) -> None:
+def test_the_child_gets_its_socket_and_arguments(start: Start) -> None:
     child = start("server.send(f'{os.getpid()} {sys.argv[2:]}'.encode())", "--loud", "x")
 
     assert child.socket.recv(100).decode() == f"{child.pid} ['--loud', 'x']"
 
 
-def test_it_sees_the_end_of_the_servers_socket(start: Start) -> None:
+def test_the_child_sees_the_end_of_the_servers_socket(start: Start) -> None:
     child = start("server.send(b'begun'); server.recv(1); sys.exit(3)")
     assert child.socket.recv(100) == b"begun"
     assert child.exit_code is None
@@ -62,7 +63,7 @@ def test_it_sees_the_end_of_the_servers_socket(start: Start) -> None:
     assert child.exit_code == 3
 
 
-def test_the_server_sees_its_end(start: Start) -> None:
+def test_the_server_sees_the_end_of_the_child(start: Start) -> None:
     child = start("server.send(b'begun'); server.recv(1)")
     assert child.socket.recv(100) == b"begun"
     child.kill()
@@ -73,7 +74,7 @@ def test_the_server_sees_its_end(start: Start) -> None:
     assert child.exit_code == -signal.SIGKILL
 
 
-def test_signals_that_end_the_server_do_not_end_it(start: Start) -> None:
+def test_signals_that_end_the_server_do_not_end_the_child(start: Start) -> None:
     child = start("server.send(b'begun'); server.recv(1); server.send(b'alive')")
     assert child.socket.recv(100) == b"begun"
     os.kill(child.pid, signal.SIGTERM)
@@ -84,7 +85,7 @@ def test_signals_that_end_the_server_do_not_end_it(start: Start) -> None:
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
 
 
-def test_one_that_goes_on_is_killed_after_the_time_it_was_given(start: Start) -> None:
+def test_reap_kills_a_child_that_does_not_exit_in_time(start: Start) -> None:
     child = start("time.sleep(1000)")
     began = time.monotonic()
 
@@ -94,16 +95,16 @@ def test_one_that_goes_on_is_killed_after_the_time_it_was_given(start: Start) ->
     assert time.monotonic() - began >= 0.2
 
 
-def test_one_that_cannot_be_killed_is_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reap_gives_up_on_a_child_that_cannot_be_killed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     child = start("time.sleep(1000)")
-    with monkeypatch.context() as stuck:  # no process of a test can be put where a kill does not reach it
+    with monkeypatch.context() as stuck:  # a test cannot make a process that SIGKILL does not end
         stuck.setattr(child, "kill", lambda: None)
         child.reap(seconds=0.1)
 
     assert child.exit_code is None
 
 
-def test_where_none_can_be_started_no_descriptor_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
@@ -115,8 +116,8 @@ def test_where_none_can_be_started_no_descriptor_stays_open(monkeypatch: pytest.
     assert open_descriptors() == before
 
 
-def test_the_end_of_one_is_not_the_end_of_another(start: Start) -> None:
-    """Else the second would hold the first one's end of its socket open."""
+def test_a_second_child_does_not_inherit_the_first_childs_socket(start: Start) -> None:
+    """Otherwise the second child would keep the socket of the first child open."""
     body = "server.send(b'begun'); server.recv(1)"
     first, second = start(body), start(body)
     assert first.socket.recv(100) == second.socket.recv(100) == b"begun"
@@ -126,3 +127,20 @@ def test_the_end_of_one_is_not_the_end_of_another(start: Start) -> None:
     second.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         second.socket.recv(100)
+
+
+DIE = "from shim.base.child_process import die_with_parent; die_with_parent({}); print('lives')"
+
+
+def test_a_process_whose_parent_has_ended_exits() -> None:
+    done = subprocess.run([sys.executable, "-c", DIE.format(1 << 22)], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "process 4194304, which started this one, has ended\n"
+
+
+def test_a_process_whose_parent_is_alive_continues() -> None:
+    code = f"import os; {DIE.format('os.getppid()')}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "lives\n"

@@ -1,4 +1,4 @@
-"""Scopes: how long, whether the client is there, and who is woken when it goes."""
+"""Deadlines and cancellations of scopes, and the waits that they end."""
 
 import threading
 
@@ -9,7 +9,7 @@ from shim.base.deadline import Scope
 from shim.domain.errors import Cancelled, DeadlineExceeded
 
 
-def test_nothing_bounds_work_outside_of_any_scope() -> None:
+def test_work_outside_of_any_scope_is_unbounded() -> None:
     scope = deadline.current()
     assert scope.remaining() is None
     assert scope.remaining(5) == 5
@@ -18,7 +18,7 @@ def test_nothing_bounds_work_outside_of_any_scope() -> None:
     scope.check("work")
 
 
-def test_a_scope_has_time_left() -> None:
+def test_a_scope_returns_the_time_left() -> None:
     scope = Scope(seconds=60)
     left = scope.remaining()
     assert left is not None
@@ -29,7 +29,7 @@ def test_a_scope_has_time_left() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_a_scope_whose_time_is_over(seconds: float) -> None:
+def test_an_expired_scope_raises_deadline_exceeded(seconds: float) -> None:
     scope = Scope(seconds=seconds)
     assert scope.expired
     assert scope.remaining() == scope.remaining(5) == 0
@@ -37,14 +37,14 @@ def test_a_scope_whose_time_is_over(seconds: float) -> None:
         scope.check("stop container c1")
 
 
-def test_that_the_client_went_counts_more_than_the_time() -> None:
+def test_a_cancellation_takes_precedence_over_the_deadline() -> None:
     scope = Scope(seconds=0)
     scope.cancel()
     with pytest.raises(Cancelled, match=r"^stop container c1: the client cancelled the request$"):
         scope.check("stop container c1")
 
 
-def test_waiters_are_woken_once_and_only_while_they_wait() -> None:
+def test_cancel_wakes_each_waiter_once_and_only_inside_its_block() -> None:
     scope = Scope()
     woken: list[str] = []
     with scope.on_cancel(lambda: woken.append("early")):
@@ -56,7 +56,7 @@ def test_waiters_are_woken_once_and_only_while_they_wait() -> None:
     assert scope.cancelled
 
 
-def test_who_comes_late_is_woken_at_once() -> None:
+def test_a_waiter_of_a_cancelled_scope_is_woken_at_once() -> None:
     scope = Scope()
     scope.cancel()
     woken: list[str] = []
@@ -65,7 +65,7 @@ def test_who_comes_late_is_woken_at_once() -> None:
     assert woken == ["late"]
 
 
-def test_a_waiter_that_fails_does_not_keep_the_others_asleep() -> None:
+def test_all_waiters_are_woken_even_if_one_of_them_raises() -> None:
     scope = Scope()
     woken: list[str] = []
 
@@ -83,7 +83,7 @@ def test_a_waiter_that_fails_does_not_keep_the_others_asleep() -> None:
     assert sorted(woken) == ["after", "before", "failing"]
 
 
-def test_a_waiter_in_another_thread_is_woken() -> None:
+def test_cancel_wakes_a_waiter_in_another_thread() -> None:
     scope = Scope()
     waiting, awake = threading.Event(), threading.Event()
 
@@ -110,14 +110,14 @@ def test_the_current_scope_is_the_innermost() -> None:
     assert deadline.current() is before
 
 
-def test_the_scope_outside_is_back_after_a_failure() -> None:
+def test_the_outer_scope_is_restored_after_an_error() -> None:
     before = deadline.current()
     with pytest.raises(ZeroDivisionError), deadline.bound(5):
         raise ZeroDivisionError
     assert deadline.current() is before
 
 
-def test_a_bound_only_narrows() -> None:
+def test_a_bound_cannot_extend_the_deadline() -> None:
     with deadline.bound(5) as outer, deadline.bound(500) as inner:
         left = inner.remaining()
         assert left is not None
@@ -127,14 +127,14 @@ def test_a_bound_only_narrows() -> None:
         assert inner.remaining(500) != 500
 
 
-def test_a_cancellation_reaches_the_bounds_inside() -> None:
+def test_a_cancellation_reaches_inner_bounds() -> None:
     client = Scope()
     with deadline.entered(client), deadline.bound(60), deadline.bound(30) as inner:
         client.cancel()
         assert inner.cancelled
 
 
-def test_a_bound_that_ends_early_leaves_the_scope_outside_alone() -> None:
+def test_an_expired_bound_does_not_affect_the_outer_scope() -> None:
     with deadline.bound(60) as outer:
         with deadline.bound(0) as inner:
             assert inner.expired
@@ -142,7 +142,7 @@ def test_a_bound_that_ends_early_leaves_the_scope_outside_alone() -> None:
         outer.check("work")
 
 
-def test_clean_up_goes_on_for_a_client_that_has_gone() -> None:
+def test_a_shielded_block_is_not_cancelled_with_its_client() -> None:
     client = Scope(seconds=0)
     client.cancel()
     with deadline.entered(client), deadline.shielded(60) as scope:
@@ -151,13 +151,13 @@ def test_clean_up_goes_on_for_a_client_that_has_gone() -> None:
         assert scope.remaining(500) != 500
 
 
-def test_a_time_beyond_what_the_system_can_wait_is_as_good_as_none() -> None:
+def test_a_timeout_longer_than_poll_allows_counts_as_none() -> None:
     assert Scope(seconds=2.0**63).remaining() is None
     with deadline.bound(2.0**63) as scope:
         assert scope.remaining() is None
 
 
-def test_a_time_that_starts_over() -> None:
+def test_restart_moves_the_deadline() -> None:
     scope = Scope(seconds=0)
     scope.restart(60)
     left = scope.remaining()
@@ -169,7 +169,7 @@ def test_a_time_that_starts_over() -> None:
 
 
 class Box:
-    """A value that another thread may set."""
+    """A value that another thread sets."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -181,16 +181,16 @@ class Box:
             self.changed.notify_all()
 
 
-def test_wait_for_returns_what_the_predicate_has_found() -> None:
+def test_wait_for_returns_the_value_of_the_predicate() -> None:
     box = Box()
     setter = threading.Thread(target=box.put, args=("found",))
     with deadline.bound(20), box.changed:
-        setter.start()  # waits for the lock, which the wait gives up
+        setter.start()  # it waits for the lock, which `wait_for` releases
         assert deadline.wait_for(box.changed, lambda: box.value, what="the box") == "found"
     setter.join()
 
 
-def test_wait_for_returns_what_is_there_also_when_the_scope_has_ended() -> None:
+def test_wait_for_returns_a_true_value_even_if_the_scope_has_ended() -> None:
     box = Box()
     box.put("found")
     with deadline.entered(Scope(seconds=0)):
@@ -204,11 +204,11 @@ def test_wait_for_ends_at_its_limit_and_at_the_deadline() -> None:
         deadline.wait_for(box.changed, lambda: box.value, what="the box", limit=20)
 
 
-def test_wait_for_is_woken_when_the_client_goes() -> None:
+def test_wait_for_is_woken_by_a_cancellation() -> None:
     box, scope = Box(), Scope(seconds=20)
 
     def predicate() -> str:
-        # From another thread, which gets the lock when the wait has begun.
+        # Another thread cancels; it gets the lock once the wait has begun.
         threading.Thread(target=scope.cancel).start()
         return box.value
 

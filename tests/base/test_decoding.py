@@ -40,7 +40,7 @@ def first_decodes(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_threads_decode_a_prepared_type_for_the_first_time() -> None:
+def test_several_threads_may_first_decode_a_prepared_type() -> None:
     assert first_decodes("prepared").stdout == "decoded\n"
 
 

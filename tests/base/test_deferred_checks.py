@@ -1,4 +1,4 @@
-"""What is watched is checked until it has happened or its time is up, in one thread that leaves afterwards."""
+"""Checks are polled in a single thread until they are true or time out."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 
 class Seen:
-    """A check that returns, or raises, its results one after the other, and notes its threads."""
+    """A check that returns or raises the given results in order, and records its threads."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
@@ -33,27 +33,27 @@ class Seen:
         return answer
 
     def wait_last(self) -> threading.Thread:
-        """Wait until there is no answer left, and then for the end of the thread that took the last one."""
+        """Wait until all results are used, and then for the end of the polling thread."""
         assert self.last.wait(SECONDS)
         self.threads[-1].join(SECONDS)
         assert not self.threads[-1].is_alive()
         return self.threads[-1]
 
 
-def test_it_polls_until_it_has_happened_also_where_there_is_no_answer() -> None:
+def test_a_check_is_polled_until_true_also_while_docker_does_not_answer() -> None:
     seen = Seen(False, Unavailable("docker cannot be reached"), False, True)
     DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=SECONDS)
     seen.wait_last()
     assert len(seen.threads) == 4
 
 
-def test_it_gives_up_but_not_before_the_first_check() -> None:
+def test_a_check_runs_at_least_once_before_it_times_out() -> None:
     seen = Seen(False)
     DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=0)
     seen.wait_last()
 
 
-def test_a_check_that_raises_ends_no_other() -> None:
+def test_a_check_that_raises_does_not_end_the_others() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     broken, good = Seen(ZeroDivisionError("a bug")), Seen(False, False, True)
     deferred_checks.add(broken, what="a bug", seconds=SECONDS)
@@ -62,7 +62,7 @@ def test_a_check_that_raises_ends_no_other() -> None:
     good.wait_last()
 
 
-def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
+def test_all_checks_share_a_thread_that_ends_with_the_last() -> None:
     deferred_checks, together = DeferredChecks(pause_seconds=0.001), threading.Event()
     first, second = Seen(False, True), Seen(False, True)
 
@@ -80,7 +80,7 @@ def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
     assert third.threads[0].daemon
 
 
-def test_a_check_without_a_thread_runs_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_whose_thread_cannot_start_runs_with_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     first, second = Seen(False, True), Seen(False, True)
     with monkeypatch.context() as short:
@@ -90,7 +90,7 @@ def test_a_check_without_a_thread_runs_with_the_next(monkeypatch: pytest.MonkeyP
     assert first.wait_last() is second.wait_last()
 
 
-def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
+def test_a_check_replaces_the_earlier_check_of_its_name() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     held, leave = threading.Event(), threading.Event()
 
@@ -112,7 +112,7 @@ def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
     assert not second.threads[0].is_alive()
 
 
-def test_it_can_be_stopped() -> None:
+def test_stop_ends_the_polling() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     seen = Seen(*[False] * 100_000)
     deferred_checks.add(seen, what="a test", seconds=1000)
@@ -123,11 +123,11 @@ def test_it_can_be_stopped() -> None:
 
 
 class Rounds:
-    """Counts the rounds of a deferred_checks: a check that reads memory alone is done first in each."""
+    """Counts rounds with a check that reads memory, which runs first in each round."""
 
     def __init__(self, deferred_checks: DeferredChecks) -> None:
         self.done: list[list[int]] = []
-        """What was checked in each round since the first, by number."""
+        """The numbers of the checks that ran in each round."""
         deferred_checks.add(self._begin, what="the rounds", seconds=1000, asks_docker=False)
 
     def _begin(self) -> bool:
@@ -138,7 +138,7 @@ class Rounds:
         self.done[-1].append(number)
 
 
-def test_a_round_ends_where_docker_does_not_answer_and_the_next_goes_on_behind() -> None:
+def test_a_round_ends_when_docker_does_not_answer_and_the_next_continues_there() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     rounds = Rounds(deferred_checks)
 
@@ -156,7 +156,7 @@ def test_a_round_ends_where_docker_does_not_answer_and_the_next_goes_on_behind()
     assert [numbers[0] for numbers in turns[:10]] == [0, 1, 2, 3, 4] * 2
 
 
-def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
+def test_a_round_runs_a_part_of_many_checks() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     rounds = Rounds(deferred_checks)
 
@@ -164,7 +164,7 @@ def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
         rounds.note(number)
         return False
 
-    gate = threading.Event()  # no round goes on before all are there
+    gate = threading.Event()  # keeps the first round waiting until all checks are added
     deferred_checks.add(lambda: gate.wait(SECONDS), what="the beginning", seconds=SECONDS, asks_docker=False)
     for number in range(500):
         deferred_checks.add(partial(open_check, number), what=f"open {number}", seconds=1000)
@@ -177,7 +177,7 @@ def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
     assert {number for numbers in rounds.done[begun:][:FULL_CYCLE_ROUNDS] for number in numbers} == set(range(500))
 
 
-def test_of_very_many_each_has_its_turn_in_time() -> None:
+def test_every_check_runs_within_the_full_cycle_rounds() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     seen: set[int] = set()
     rounds = Rounds(deferred_checks)
@@ -195,7 +195,7 @@ def test_of_very_many_each_has_its_turn_in_time() -> None:
     deferred_checks.stop()
 
 
-def test_the_time_of_a_check_counts_from_when_docker_answers_again() -> None:
+def test_the_timeout_restarts_when_docker_answers_again() -> None:
     deferred_checks, given = DeferredChecks(pause_seconds=0.001), 0.2
     answers, outcomes = threading.Event(), []
     began = time.monotonic()
@@ -216,7 +216,7 @@ def test_the_time_of_a_check_counts_from_when_docker_answers_again() -> None:
     assert outcomes.count(True) > 1
 
 
-def test_a_check_that_hangs_alone_is_given_up() -> None:
+def test_a_check_times_out_if_it_alone_gets_no_answer() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
 
     def stuck() -> bool:
@@ -229,7 +229,7 @@ def test_a_check_that_hangs_alone_is_given_up() -> None:
     deferred_checks.stop()
 
 
-def test_slow_checks_do_not_hold_up_those_that_read_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_checks_do_not_delay_checks_that_read_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND_SECONDS", 0.05)
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     rounds, never = Rounds(deferred_checks), threading.Event()

@@ -1,4 +1,4 @@
-"""Calls run side by side under the caller's scope, and all are waited for."""
+"""Calls run concurrently under the caller's scope, and `gather` waits for all of them."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import pytest
 
 from shim.base import deadline
 from shim.base.gather import gather
-from shim.base.thread_pool import CachedThreadPool
+from shim.base.thread_pool import ThreadPool
 
 
 def test_results_come_in_the_order_of_the_calls() -> None:
@@ -25,12 +25,12 @@ def test_results_come_in_the_order_of_the_calls() -> None:
 
 
 @pytest.mark.parametrize("results", [[], [7]], ids=["none", "one"])
-def test_few_calls(results: list[int]) -> None:
+def test_no_call_and_a_single_call_return_their_results(results: list[int]) -> None:
     calls: list[Callable[[], int]] = [lambda result=result: result for result in results]  # type: ignore[misc]
     assert gather(calls) == results
 
 
-def test_no_more_threads_than_asked_for() -> None:
+def test_width_bounds_the_threads() -> None:
     lock = threading.Lock()
     both = threading.Barrier(2)
     running: list[int] = []
@@ -54,7 +54,7 @@ def test_every_call_sees_the_scope_of_the_caller(count: int) -> None:
         assert gather([deadline.current] * count) == [scope] * count
 
 
-def test_a_failure_waits_for_the_others_and_carries_theirs() -> None:
+def test_a_failure_waits_for_the_other_calls_and_notes_their_failures() -> None:
     go_on = threading.Event()
     ended: list[str] = []
 
@@ -72,7 +72,7 @@ def test_a_failure_waits_for_the_others_and_carries_theirs() -> None:
     assert caught.value.__notes__ == ["and: second"]
 
 
-def test_the_failure_of_a_single_call_is_raised_as_it_is() -> None:
+def test_the_failure_of_a_single_call_is_raised_unchanged() -> None:
     error = ValueError("only")
 
     def fail() -> None:
@@ -83,7 +83,7 @@ def test_the_failure_of_a_single_call_is_raised_as_it_is() -> None:
     assert caught.value is error
 
 
-def test_the_thread_of_the_caller_is_one_of_those_that_do_the_work() -> None:
+def test_the_caller_runs_calls_too() -> None:
     meeting = threading.Barrier(3)
 
     def meet() -> threading.Thread:
@@ -93,10 +93,10 @@ def test_the_thread_of_the_caller_is_one_of_those_that_do_the_work() -> None:
     assert threading.current_thread() in gather([meet] * 3)
 
 
-def test_where_no_thread_can_be_started_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_runs_all_calls_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("shim.base.gather._POOL", CachedThreadPool("gather"))
+    monkeypatch.setattr("shim.base.gather._POOL", ThreadPool("gather"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert gather([threading.current_thread] * 3) == [threading.current_thread()] * 3

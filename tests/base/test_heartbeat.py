@@ -8,13 +8,13 @@ from shim.base.heartbeat import Heartbeat
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, to be set."""
+    """The fake monotonic time, in a list so that tests can change it."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def test_a_process_that_answers_is_pinged_now_and_then(now: list[float]) -> None:
+def test_a_process_that_answers_is_pinged_periodically(now: list[float]) -> None:
     heartbeat = Heartbeat()
     seen = []
     for _ in range(3):
@@ -28,7 +28,7 @@ def test_a_process_that_answers_is_pinged_now_and_then(now: list[float]) -> None
     assert seen == [True, False, True] * 3
 
 
-def test_one_that_does_not_answer_is_lost(now: list[float]) -> None:
+def test_a_process_that_does_not_answer_in_time_is_lost(now: list[float]) -> None:
     heartbeat = Heartbeat()
     now[0] += module.PING_SECONDS
     heartbeat.note_ping()
@@ -37,7 +37,7 @@ def test_one_that_does_not_answer_is_lost(now: list[float]) -> None:
     assert heartbeat.is_lost
 
 
-def test_an_answer_to_anything_counts(now: list[float]) -> None:
+def test_any_answer_counts(now: list[float]) -> None:
     heartbeat = Heartbeat()
     heartbeat.note_ping()
     now[0] += module.ANSWER_SECONDS
@@ -45,8 +45,8 @@ def test_an_answer_to_anything_counts(now: list[float]) -> None:
     assert not heartbeat.is_lost
 
 
-def test_the_next_one_has_more_time_after_each_that_was_lost(now: list[float]) -> None:
-    """One that resumes a large log answers nothing for a while: it must not be killed again and again."""
+def test_the_time_to_answer_doubles_with_each_lost_process(now: list[float]) -> None:
+    """A process that resumes a large log answers late, and must not be killed repeatedly."""
     heartbeat, had = Heartbeat(), []
     for _ in range(6):
         heartbeat.note_ping()
@@ -55,6 +55,6 @@ def test_the_next_one_has_more_time_after_each_that_was_lost(now: list[float]) -
         assert heartbeat.is_lost
         heartbeat = heartbeat.of_next()
     assert had == [4.0, 8.0, 16.0, 32.0, 64.0, 64.0]
-    heartbeat = heartbeat.of_next()  # of one that died by itself
+    heartbeat = heartbeat.of_next()  # this process died by itself
     heartbeat.note_ping()
     assert heartbeat.seconds_left() == module.ANSWER_SECONDS

@@ -1,4 +1,4 @@
-"""One holder at a time, unless it takes too long."""
+"""A lease has one holder at a time, until it expires."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def held_elsewhere(lease: Lease) -> Iterator[None]:
         holder.join()
 
 
-def test_there_is_one_holder_at_a_time() -> None:
+def test_the_lease_has_one_holder_at_a_time() -> None:
     lease = Lease(EVER)
     inside: list[int] = []
     most: list[int] = []
@@ -56,7 +56,7 @@ def test_there_is_one_holder_at_a_time() -> None:
     assert set(most) == {1}
 
 
-def test_a_wait_ends_with_its_request() -> None:
+def test_a_wait_ends_with_the_current_scope() -> None:
     lease = Lease(EVER)
     with (
         held_elsewhere(lease),
@@ -69,13 +69,13 @@ def test_a_wait_ends_with_its_request() -> None:
         pass
 
 
-def test_one_that_takes_too_long_is_not_waited_for() -> None:
+def test_the_next_waiter_enters_when_the_lease_expires() -> None:
     lease = Lease(0.01)
     with held_elsewhere(lease), deadline.bound(10), lease.hold(what="kill pause"):
         pass
 
 
-def test_the_end_of_one_that_took_too_long_is_not_the_end_of_its_successor() -> None:
+def test_an_expired_holder_does_not_release_the_lease_of_its_successor() -> None:
     lease = Lease(0.01)
     with ExitStack() as late:
         late.enter_context(held_elsewhere(lease))
@@ -89,7 +89,7 @@ def test_the_end_of_one_that_took_too_long_is_not_the_end_of_its_successor() -> 
 
 
 @pytest.mark.parametrize("error", [Cancelled, DeadlineExceeded, Unavailable])
-def test_what_may_go_on_after_its_holder_is_waited_for(error: type[ShimError]) -> None:
+def test_the_lease_stays_held_after_an_error_while_docker_may_go_on(error: type[ShimError]) -> None:
     lease = Lease(EVER)
     with pytest.raises(error), lease.hold(what="kill pause"):
         raise error("docker has not answered yet")
@@ -97,7 +97,7 @@ def test_what_may_go_on_after_its_holder_is_waited_for(error: type[ShimError]) -
         pytest.fail("two of them")
 
 
-def test_who_has_it_is_shown() -> None:
+def test_rows_show_the_holder() -> None:
     lease = Lease(EVER)
     assert lease.rows("pause exit") == []
     with lease.hold(what="kill pause"):
@@ -106,7 +106,7 @@ def test_who_has_it_is_shown() -> None:
     assert lease.rows("pause exit") == []
 
 
-def test_it_is_free_after_a_failure() -> None:
+def test_the_lease_is_free_after_another_error() -> None:
     lease = Lease(EVER)
     with pytest.raises(ZeroDivisionError), lease.hold(what="divide"):
         _ = 1 / 0

@@ -16,7 +16,7 @@ def test_a_value_is_loaded_once() -> None:
     assert cache.get("a") == 1
 
 
-def test_callers_at_the_same_time_share_a_load() -> None:
+def test_concurrent_callers_share_a_load() -> None:
     cache: LoadingCache[str, int] = LoadingCache(capacity=10)
     entered, go, loads = threading.Event(), threading.Event(), []
 
@@ -42,7 +42,7 @@ def test_a_failed_load_is_tried_again() -> None:
     assert cache.get_or_load("a", lambda: (3, 1), what="load a") == 3
 
 
-def test_values_over_the_capacity_are_loaded_again() -> None:
+def test_evicted_values_are_loaded_again() -> None:
     cache: LoadingCache[str, int] = LoadingCache(capacity=10)
     for key in "abc":
         cache.get_or_load(key, lambda: (1, 4), what="load")

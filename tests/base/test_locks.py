@@ -1,4 +1,4 @@
-"""One holder for each key, and waits that end with their request."""
+"""A key has one holder at a time, and a wait ends with its request."""
 
 import threading
 from collections.abc import Hashable, Iterator
@@ -49,7 +49,7 @@ def test_a_key_has_one_holder_at_a_time() -> None:
     assert set(most) == {1}
 
 
-def test_a_key_with_places_has_as_many_holders() -> None:
+def test_a_key_has_at_most_as_many_holders_as_places() -> None:
     locks = KeyedLocks()
     with locks.hold_place("key", places=2), locks.hold_place("key", places=2):
         assert [row["lock"] for row in locks.rows()] == ["key", "key"]
@@ -66,7 +66,7 @@ def test_other_keys_do_not_wait() -> None:
         pass
 
 
-def test_a_key_is_free_after_a_failure() -> None:
+def test_a_key_is_free_after_an_error_in_the_block() -> None:
     locks = KeyedLocks()
     with pytest.raises(ZeroDivisionError), locks.hold("key"):
         raise ZeroDivisionError
@@ -85,7 +85,7 @@ def test_the_deadline_ends_the_wait() -> None:
         pytest.fail("two holders")
 
 
-def test_a_client_that_goes_ends_its_wait_and_no_other() -> None:
+def test_a_cancelled_client_ends_only_its_own_wait() -> None:
     locks = KeyedLocks()
     scope = deadline.Scope()
     waiting = threading.Event()
@@ -127,8 +127,8 @@ def test_a_client_that_goes_ends_its_wait_and_no_other() -> None:
     assert stays_got_it.is_set()
 
 
-def test_a_free_key_is_given_even_to_a_client_that_has_gone() -> None:
-    # Whether there is still work to do is for the holder to ask.
+def test_a_free_key_is_given_even_to_a_cancelled_client() -> None:
+    # The holder itself checks whether its request was cancelled.
     scope = deadline.Scope()
     scope.cancel()
     locks = KeyedLocks()
@@ -136,7 +136,7 @@ def test_a_free_key_is_given_even_to_a_client_that_has_gone() -> None:
         pass
 
 
-def test_who_holds_a_key_and_how_many_wait_is_known() -> None:
+def test_rows_show_holders_and_the_number_of_waiters() -> None:
     locks = KeyedLocks()
     with held_elsewhere(locks, "a"):
         scope = deadline.Scope()

@@ -53,7 +53,7 @@ def test_a_line_is_one_json_object_with_level_time_and_module(out: io.StringIO) 
     assert line == {"event": "resynced", "level": "info", "logger": "shim.view.watch", "containers": 3}
 
 
-def test_what_is_less_severe_than_the_level_is_not_written(out: io.StringIO) -> None:
+def test_events_below_the_level_are_not_written(out: io.StringIO) -> None:
     structlog.get_logger("x").debug("quiet")
 
     assert out.getvalue() == ""
@@ -79,7 +79,7 @@ def test_secrets_are_masked_at_any_depth(out: io.StringIO, key: str) -> None:
     assert lines(out)[0]["request"] == {"deep": [{key: log.MASK}]}
 
 
-def test_an_object_appears_as_its_type_alone(out: io.StringIO) -> None:
+def test_only_the_type_of_an_object_is_written(out: io.StringIO) -> None:
     structlog.get_logger("x").info("pull", given=pb.AuthConfig(password="hunter2"), raw=b"hunter2")
 
     assert "hunter2" not in out.getvalue()
@@ -93,7 +93,7 @@ def test_errors_and_paths_appear_as_their_text(out: io.StringIO) -> None:
     assert lines(out)[0]["path"] == "/run/a"
 
 
-def test_a_name_that_is_no_utf8_does_not_lose_the_line(out: io.StringIO) -> None:
+def test_a_name_that_is_not_utf8_does_not_lose_the_line(out: io.StringIO) -> None:
     structlog.get_logger("x").info("read", file="caf\udce9")
 
     assert lines(out)[0]["file"] == "caf\\udce9"
@@ -108,7 +108,7 @@ def test_a_traceback_is_kept_in_its_line(out: io.StringIO) -> None:
     assert "KeyError: 'boom'" in str(lines(out)[0]["exception"])
 
 
-def test_libraries_are_heard_from_warning_on(out: io.StringIO) -> None:
+def test_warnings_of_libraries_are_written(out: io.StringIO) -> None:
     logging.getLogger("docker.auth").info("looking")
     logging.getLogger("docker.auth").warning("strange %s", "file")
     logging.getLogger("urllib3.connectionpool").warning("Connection pool is full")
@@ -118,7 +118,7 @@ def test_libraries_are_heard_from_warning_on(out: io.StringIO) -> None:
     ]
 
 
-def test_on_a_terminal_lines_are_for_a_person() -> None:
+def test_auto_writes_coloured_lines_on_a_terminal() -> None:
     stream = Terminal()
     log.configure(level="info", style="auto", stream=stream)
 
@@ -129,7 +129,7 @@ def test_on_a_terminal_lines_are_for_a_person() -> None:
     assert not stream.getvalue().startswith("{")
 
 
-def test_lines_for_a_person_have_no_colours_where_there_is_no_terminal() -> None:
+def test_console_lines_have_no_colours_without_a_terminal() -> None:
     stream = io.StringIO()
     log.configure(level="info", style="console", stream=stream)
 
@@ -163,7 +163,7 @@ def test_the_journal_gets_the_priority_of_each_line(
     assert written[-1].startswith("<2>")
 
 
-def test_another_stream_than_the_journals_has_no_priorities(
+def test_a_stream_other_than_the_journal_has_no_priorities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: io.StringIO
 ) -> None:
     monkeypatch.setenv("JOURNAL_STREAM", "8:12345")
@@ -174,7 +174,7 @@ def test_another_stream_than_the_journals_has_no_priorities(
     assert (tmp_path / "file").read_text().startswith("{")
 
 
-def test_a_reader_that_is_gone_fails_nothing() -> None:
+def test_logging_to_a_closed_pipe_raises_nothing() -> None:
     log.configure(level="info", style="json", stream=Gone())
 
     structlog.get_logger("x").info("into the void")

@@ -1,7 +1,7 @@
 from shim.base.lru_cache import LruCache
 
 
-def test_what_is_kept_is_given() -> None:
+def test_get_returns_the_stored_value() -> None:
     kept: LruCache[str, int] = LruCache(capacity=10)
     kept.put("a", 1, weight=5)
 
@@ -9,7 +9,7 @@ def test_what_is_kept_is_given() -> None:
     assert kept.get("b") is None
 
 
-def test_what_was_not_asked_for_longest_makes_room() -> None:
+def test_the_least_recently_used_value_is_evicted() -> None:
     kept: LruCache[str, int] = LruCache(capacity=10)
     for key in "abc":
         kept.put(key, ord(key), weight=3)
@@ -19,7 +19,7 @@ def test_what_was_not_asked_for_longest_makes_room() -> None:
     assert {key for key in "abcd" if kept.get(key)} == {"a", "c", "d"}
 
 
-def test_a_value_that_is_put_again_counts_once() -> None:
+def test_the_weight_of_a_replaced_value_does_not_count() -> None:
     kept: LruCache[str, int] = LruCache(capacity=10)
     kept.put("a", 1, weight=2)
     for number in range(10):
@@ -28,7 +28,7 @@ def test_a_value_that_is_put_again_counts_once() -> None:
     assert (kept.get("a"), kept.get("b")) == (1, 9)
 
 
-def test_what_is_too_heavy_is_not_kept() -> None:
+def test_a_value_over_the_capacity_is_not_stored() -> None:
     kept: LruCache[str, int] = LruCache(capacity=10)
     kept.put("a", 1, weight=11)
     kept.put("b", 2, weight=10)
@@ -36,7 +36,7 @@ def test_what_is_too_heavy_is_not_kept() -> None:
     assert (kept.get("a"), kept.get("b")) == (None, 2)
 
 
-def test_others_are_forgotten_with_their_weight() -> None:
+def test_keep_only_evicts_all_other_keys_and_their_weight() -> None:
     kept: LruCache[str, int] = LruCache(capacity=10)
     kept.put("a", 1, weight=6)
     kept.put("b", 2, weight=4)

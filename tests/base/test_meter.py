@@ -4,7 +4,7 @@ from shim.base.meter import Kind, Measurement, report, subscribed, timed
 from shim.domain.errors import NotFound
 
 
-def test_what_is_done_is_heard_inside_the_block_only() -> None:
+def test_reports_are_observed_inside_the_block_only() -> None:
     heard: list[Measurement] = []
     report(Kind.RPC, "Version", "OK", seconds=1)
     with subscribed(heard.append):
@@ -14,7 +14,7 @@ def test_what_is_done_is_heard_inside_the_block_only() -> None:
     assert heard == [Measurement(Kind.RPC, ("Version", "OK"), 2)]
 
 
-def test_several_listeners() -> None:
+def test_several_observers_get_every_report() -> None:
     first: list[Measurement] = []
     second: list[Measurement] = []
     with subscribed(first.append):

@@ -1,4 +1,4 @@
-"""Real mounts and processes with odd names, and every name in tables as the kernel writes them."""
+"""The parsers handle any name, in generated tables and of real mounts and processes."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from shim.hostfs.volumes import Volumes
 from tests.mounts import need_root, unmount_below
 
 SEPARATORS = [b"\n", b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8"]
-"""What ends a line for the kernel, for `str.splitlines`, or for a file that is opened as text."""
+"""Line ends for the kernel, for `str.splitlines`, or for a file opened as text."""
 ODD = [*SEPARATORS, b" ", b"\t", b"\xa0", b"\\", b"\\040", b"\xff\xfe", b" - overlay overlay upperdir=/etc", b"#"]
 FORGED = b"1 1 0:1 / / rw - overlay overlay rw,upperdir=/etc"
 
@@ -38,7 +38,7 @@ names = st.lists(st.sampled_from([b"/", b"-", b"=", b",", b":", b"a", FORGED, *O
 
 
 @given(root=names, point=names, source=names, upper=names, propagation=st.sets(st.sampled_from(["shared", "master"])))
-def test_every_name_comes_back_and_adds_no_line(
+def test_any_name_is_parsed_back_and_adds_no_line(
     root: bytes, point: bytes, source: bytes, upper: bytes, propagation: set[str]
 ) -> None:
     optional = b"".join(b" %s:7" % name.encode() for name in propagation)
@@ -55,7 +55,7 @@ def test_every_name_comes_back_and_adds_no_line(
 
 
 @given(st.binary())
-def test_no_table_makes_the_parser_fail(table: bytes) -> None:
+def test_the_parser_accepts_any_bytes(table: bytes) -> None:
     for mount in mounts(table):
         assert os.fsencode(mount.point) == unescape(mount.fields[4])
         assert os.fsencode(mount.root) == unescape(mount.fields[3])
@@ -67,19 +67,19 @@ def test_lines_end_where_the_kernel_ends_them(whole: list[bytes]) -> None:
     assert lines(b"".join(line + b"\n" for line in whole)) == whole
 
 
-def test_a_line_that_is_not_whole_is_left_out() -> None:
+def test_an_incomplete_line_is_skipped() -> None:
     line = b"36 35 98:0 / /mnt rw - ext4 /dev/vda rw"
     assert [mount.point for mount in mounts(line + b"\n\n36 35\n36 35 98:0 / /b rw - ext4 /dev/vdb\n")] == ["/mnt"]
     assert list(mounts(b"")) == []
 
 
-def test_only_what_the_kernel_escapes_is_undone() -> None:
+def test_only_escapes_of_the_kernel_are_replaced() -> None:
     assert unescape(rb"a\040b\134040\011\012") == b"a b\\040\t\n"
     assert unescape(rb"\400\08\x41") == rb"\400\08\x41"
     assert to_text(b"a\xff\xc3\xa4") == "a\udcffä"
 
 
-def test_a_value_is_that_of_a_line_of_its_own() -> None:
+def test_a_value_is_read_from_the_line_that_begins_with_its_key() -> None:
     status = b"Name:\tx CapBnd:\\n\r\x0bCapBnd:\t7\nUid:\t1000\t0\nCapBnd:\t00ff\n"
     assert value_of(status, b"CapBnd") == b"00ff"
     assert value_of(status, b"Uid") == b"1000\t0"
@@ -88,7 +88,7 @@ def test_a_value_is_that_of_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-def test_a_mount_with_an_odd_name(odd: bytes, tmp_path: Path) -> None:
+def test_a_real_mount_with_an_odd_name_is_parsed(odd: bytes, tmp_path: Path) -> None:
     need_root()
     point = tmp_path / os.fsdecode(b"a%b%b%b" % (odd, FORGED.replace(b"/", b"|"), odd))
     point.mkdir(parents=True)
@@ -136,7 +136,7 @@ def process_named(name: bytes) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
-def test_a_process_with_an_odd_name(odd: bytes) -> None:
+def test_a_real_process_with_an_odd_name_is_parsed(odd: bytes) -> None:
     with process_named(b"%bUid:\t7%b" % (odd[:4], odd[:4])) as process:
         status = (process / "status").read_bytes()
     assert value_of(status, b"Uid").split() == [b"%d" % os.getuid()] * 4

@@ -1,4 +1,4 @@
-"""Handles of processes, real ones."""
+"""Handles of real processes."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ Child = subprocess.Popen[bytes]
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    """A process that leads a group, with a child that holds its output open."""
+    """A process that leads a group, with a child that keeps its output open."""
     script = "sleep 1000 & echo; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, process_group=0) as started:
         assert started.stdout is not None
@@ -33,7 +33,7 @@ def full(*_: object) -> int:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_a_process_that_is_killed_has_ended(child: Child) -> None:
+def test_a_killed_process_has_ended(child: Child) -> None:
     with ProcessHandle(child.pid) as handle:
         assert not handle.has_ended()
         assert not handle.ends_within(0.01)
@@ -41,7 +41,7 @@ def test_a_process_that_is_killed_has_ended(child: Child) -> None:
         assert handle.ends_within(SECONDS)
         assert handle.has_ended()
         assert child.wait(SECONDS) == -9
-        handle.kill()  # no error, although it is gone
+        handle.kill()  # no error although the process has ended
         handle.kill_group()
 
 
@@ -54,24 +54,24 @@ def test_a_group_ends_with_its_leader(child: Child) -> None:
     with ProcessHandle(child.pid) as handle:
         handle.kill_group()
     assert child.stdout is not None
-    assert child.stdout.read() == b""  # at the end of the last process that holds it
+    assert child.stdout.read() == b""  # EOF: no process has the pipe open
 
 
-def test_a_group_that_a_process_does_not_lead_goes_on(child: Child) -> None:
+def test_the_group_of_a_process_that_is_not_its_leader_continues(child: Child) -> None:
     with subprocess.Popen(["sleep", "1000"], process_group=child.pid) as member, ProcessHandle(member.pid) as handle:
         handle.kill_group()
         assert member.wait(SECONDS) == -9
     assert child.poll() is None
 
 
-def test_a_process_that_is_gone_has_no_handle(child: Child) -> None:
+def test_an_ended_process_has_no_handle(child: Child) -> None:
     child.kill()
     child.wait(SECONDS)
     with open_process(child.pid, what="exec 1") as handle:
         assert handle is None
 
 
-def test_an_open_process_is_closed_at_the_end(child: Child) -> None:
+def test_open_process_closes_the_handle_after_the_block(child: Child) -> None:
     with open_process(child.pid, what="exec 1") as handle:
         assert handle is not None
         descriptor = handle.fileno()
@@ -81,9 +81,7 @@ def test_an_open_process_is_closed_at_the_end(child: Child) -> None:
         os.get_blocking(descriptor)
 
 
-def test_without_a_free_descriptor_the_error_says_what_could_not_be_done(
-    child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_for_no_free_descriptor_names_the_operation(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as short:
         short.setattr(os, "pidfd_open", full)
         with pytest.raises(ResourceExhausted, match=rf"^exec 1: open process {child.pid}: too many open files"):
@@ -94,7 +92,7 @@ def test_without_a_free_descriptor_the_error_says_what_could_not_be_done(
             wait_all_ended([handle], what="the end")
 
 
-def test_a_wait_ends_with_the_last_process(child: Child) -> None:
+def test_wait_all_ended_returns_when_the_last_process_ends(child: Child) -> None:
     with (
         subprocess.Popen(["sleep", "1000"]) as other,
         ProcessHandle(other.pid) as first,
@@ -108,11 +106,11 @@ def test_a_wait_ends_with_the_last_process(child: Child) -> None:
         kill.join()
 
 
-def test_nothing_to_wait_for_is_no_wait() -> None:
+def test_wait_all_ended_without_processes_returns_at_once() -> None:
     assert wait_all_ended([], what="the end", limit=0.0)
 
 
-def test_a_wait_ends_with_the_scope(child: Child) -> None:
+def test_wait_all_ended_ends_with_the_current_scope(child: Child) -> None:
     scope = Scope()
     cancel = threading.Timer(0.05, scope.cancel)
     with ProcessHandle(child.pid) as handle:
@@ -124,12 +122,12 @@ def test_a_wait_ends_with_the_scope(child: Child) -> None:
     cancel.join()
 
 
-def test_a_handle_is_no_other_process_of_its_number(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With signals by number the next owner of the number would be killed."""
+def test_a_handle_never_signals_a_process_that_reuses_the_pid(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal by pid would kill the process that reuses the pid."""
     with subprocess.Popen(["sleep", "1000"]) as other:
         with ProcessHandle(other.pid) as handle:
             other.kill()
             other.wait(SECONDS)
-            monkeypatch.setattr(handle, "pid", child.pid)  # as after a reuse
+            monkeypatch.setattr(handle, "pid", child.pid)  # as if the pid were reused
             handle.kill_group()
         assert child.poll() is None

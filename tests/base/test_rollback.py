@@ -1,4 +1,4 @@
-"""Undos run in reverse, stop at the first that fails, and know nothing of the client's hurry."""
+"""Undos run in reverse, stop at the first failure, and ignore the client's deadline."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from shim.domain.errors import ShimError
 
 
 class Steps:
-    """What was undone, in its order."""
+    """The steps that were undone, in order."""
 
     def __init__(self) -> None:
         self.undone: list[str] = []
@@ -33,7 +33,7 @@ def steps() -> Steps:
 
 
 def run(*undos: tuple[str, Callable[[], object]], error: BaseException, commit: bool = False) -> None:
-    """A run of a pod that registers `undos` in order, and then fails."""
+    """Register `undos` in order, and then fail."""
     with Rollback("run of pod p") as rollback:
         for words, action in undos:
             rollback.undo(words, action)
@@ -42,7 +42,7 @@ def run(*undos: tuple[str, Callable[[], object]], error: BaseException, commit: 
         raise error
 
 
-def test_what_was_committed_stays(steps: Steps) -> None:
+def test_committed_steps_are_not_undone(steps: Steps) -> None:
     with Rollback("run of pod p") as rollback:
         rollback.undo("container", steps.undo("container"))
         rollback.commit()
@@ -57,7 +57,7 @@ def test_an_error_undoes_in_reverse_and_is_raised(steps: Steps, error: BaseExcep
     assert steps.undone == ["netns", "container"]
 
 
-def test_a_block_that_was_left_without_commit_is_undone(steps: Steps) -> None:
+def test_a_block_left_without_commit_is_undone(steps: Steps) -> None:
     with Rollback("run of pod p") as rollback:
         rollback.undo("container", steps.undo("container"))
     assert steps.undone == ["container"]
@@ -69,7 +69,7 @@ def test_an_error_after_the_commit_undoes_nothing(steps: Steps) -> None:
     assert steps.undone == []
 
 
-def test_what_lies_below_a_failed_undo_is_left_for_later(steps: Steps) -> None:
+def test_steps_before_a_failed_undo_are_not_undone(steps: Steps) -> None:
     with capture_logs() as logs, pytest.raises(ShimError, match="no address left") as caught:
         run(
             ("checkpoint", steps.undo("checkpoint")),
@@ -90,7 +90,7 @@ def test_a_failed_undo_without_an_error_is_logged(steps: Steps) -> None:
     assert [line["undo"] for line in logs] == ["network"]
 
 
-def test_undos_have_time_of_their_own_when_the_client_has_gone() -> None:
+def test_undos_run_although_the_client_has_cancelled() -> None:
     client = deadline.Scope(seconds=0)
     client.cancel()
     seen: list[deadline.Scope] = []

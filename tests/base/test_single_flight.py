@@ -1,4 +1,4 @@
-"""Work is done once for all who want it, and each may leave alone."""
+"""Callers share one run of the work, and each can leave by itself."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,13 +10,13 @@ import pytest
 from shim.base import deadline
 from shim.base.deadline import Scope
 from shim.base.single_flight import SingleFlight
-from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound
+from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound, ResourceExhausted
 
 SECONDS = 10.0
 
 
 class Work:
-    """Work that waits until it may go on, or its scope is cancelled."""
+    """Work that blocks until it is released or its scope is cancelled."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -38,7 +38,7 @@ class Work:
 
 
 class Caller(Scope):
-    """The scope of a caller; it signals when the caller has begun to wait."""
+    """The scope of a caller, which signals when the caller has begun to wait."""
 
     __slots__ = ("waits",)
 
@@ -54,7 +54,7 @@ class Caller(Scope):
 
 
 class Crowd:
-    """Callers of one SingleFlight, each in a thread with a scope of its own."""
+    """Callers of a SingleFlight, each in a separate thread and scope."""
 
     def __init__(self, single_flight: SingleFlight[str]) -> None:
         self._single_flight = single_flight
@@ -71,7 +71,7 @@ class Crowd:
         return self._pool.submit(call)
 
     def join(self, work: Callable[[], str], *, key: object = "k", caller: Caller | None = None) -> "Future[str]":
-        """Start a caller, and return once it waits."""
+        """Start a caller, and return when it waits."""
         caller = caller or Caller()
         future = self.submit(work, key=key, caller=caller)
         assert caller.waits.wait(SECONDS)
@@ -88,7 +88,7 @@ def crowd(single_flight: SingleFlight[str]) -> Crowd:
     return Crowd(single_flight)
 
 
-def test_the_result_of_one_run_goes_to_all(crowd: Crowd) -> None:
+def test_all_callers_get_the_result_of_one_run(crowd: Crowd) -> None:
     work = Work()
     callers = [crowd.join(work) for _ in range(3)]
     work.go_on.set()
@@ -96,7 +96,7 @@ def test_the_result_of_one_run_goes_to_all(crowd: Crowd) -> None:
     assert work.runs == 1
 
 
-def test_other_keys_run_apart(crowd: Crowd) -> None:
+def test_calls_of_different_keys_run_independently(crowd: Crowd) -> None:
     first, second = Work(), Work()
     callers = [crowd.join(first, key=("a", None)), crowd.join(second, key=("a", "secret"))]
     assert first.started.wait(SECONDS)
@@ -106,13 +106,13 @@ def test_other_keys_run_apart(crowd: Crowd) -> None:
     assert [caller.result(SECONDS) for caller in callers] == ["done"] * 2
 
 
-def test_a_call_after_the_end_of_one_runs_again(single_flight: SingleFlight[str]) -> None:
+def test_a_call_after_a_completed_call_runs_again(single_flight: SingleFlight[str]) -> None:
     runs = iter(["first", "second"])
     assert single_flight.do("k", lambda: next(runs), what="w") == "first"
     assert single_flight.do("k", lambda: next(runs), what="w") == "second"
 
 
-def test_a_failure_goes_to_all(crowd: Crowd) -> None:
+def test_all_callers_get_the_failure(crowd: Crowd) -> None:
     go_on = threading.Event()
 
     def fail() -> str:
@@ -126,7 +126,7 @@ def test_a_failure_goes_to_all(crowd: Crowd) -> None:
             caller.result(SECONDS)
 
 
-def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
+def test_a_cancelled_caller_ends_only_its_own_wait(crowd: Crowd) -> None:
     work, leaving = Work(), Caller()
     first = crowd.join(work, caller=leaving)
     assert work.started.wait(SECONDS)
@@ -139,13 +139,13 @@ def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
     assert not work.cancelled
 
 
-def test_one_without_a_deadline_does_the_work_himself(single_flight: SingleFlight[int]) -> None:
+def test_a_caller_without_a_deadline_runs_the_work_in_its_own_thread(single_flight: SingleFlight[int]) -> None:
     assert single_flight.do("k", threading.get_ident, what="w") == threading.get_ident()
     with deadline.bound(SECONDS):
         assert single_flight.do("k", threading.get_ident, what="w") != threading.get_ident()
 
 
-def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) -> None:
+def test_the_work_continues_for_others_after_the_client_of_its_thread_left(crowd: Crowd) -> None:
     work, leaving = Work(), Caller(seconds=None)
     first = crowd.join(work, caller=leaving)
     assert work.started.wait(SECONDS)
@@ -159,7 +159,7 @@ def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) 
     assert not work.cancelled
 
 
-def test_a_caller_that_left_before_the_work_began_cancels_it(single_flight: SingleFlight[str]) -> None:
+def test_a_caller_that_leaves_before_the_work_begins_cancels_it(single_flight: SingleFlight[str]) -> None:
     work, gone = Work(), Scope()
     gone.cancel()
     with deadline.entered(gone), pytest.raises(Cancelled, match="the work"):
@@ -168,7 +168,7 @@ def test_a_caller_that_left_before_the_work_began_cancels_it(single_flight: Sing
 
 
 @pytest.mark.parametrize("seconds", [None, 10 * SECONDS])
-def test_the_last_who_leaves_cancels_the_work(crowd: Crowd, seconds: float | None) -> None:
+def test_the_last_caller_to_leave_cancels_the_work(crowd: Crowd, seconds: float | None) -> None:
     work, leaving = Work(), [Caller(seconds=seconds), Caller(seconds=seconds)]
     callers = [crowd.join(work, caller=caller) for caller in leaving]
     for scope in leaving:
@@ -180,7 +180,7 @@ def test_the_last_who_leaves_cancels_the_work(crowd: Crowd, seconds: float | Non
     assert work.cancelled
 
 
-def test_a_deadline_is_a_way_to_leave(single_flight: SingleFlight[str]) -> None:
+def test_a_caller_leaves_at_its_deadline(single_flight: SingleFlight[str]) -> None:
     work = Work()
     with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded, match="the work"):
         single_flight.do("k", work, what="the work")
@@ -188,7 +188,7 @@ def test_a_deadline_is_a_way_to_leave(single_flight: SingleFlight[str]) -> None:
     assert work.cancelled
 
 
-def test_who_comes_after_a_cancelled_run_gets_a_new_one(crowd: Crowd) -> None:
+def test_a_caller_after_a_cancelled_run_starts_a_new_run(crowd: Crowd) -> None:
     stuck, fresh, leaving = threading.Event(), Work(), Caller()
 
     def deaf() -> str:
@@ -205,12 +205,12 @@ def test_who_comes_after_a_cancelled_run_gets_a_new_one(crowd: Crowd) -> None:
     stuck.set()
 
 
-def test_the_work_has_no_deadline_of_its_callers(single_flight: SingleFlight[str]) -> None:
+def test_the_work_does_not_run_under_the_deadline_of_its_callers(single_flight: SingleFlight[str]) -> None:
     with deadline.entered(Scope(seconds=SECONDS)):
         assert single_flight.do("k", lambda: str(deadline.current().remaining()), what="w") == "None"
 
 
-def test_a_fault_without_a_waiter_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_without_a_waiting_caller_is_logged(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     reported, said = threading.Event(), []
 
     def hook(args: threading.ExceptHookArgs) -> None:
@@ -234,7 +234,7 @@ def test_a_fault_without_a_waiter_is_not_lost(crowd: Crowd, monkeypatch: pytest.
 
 
 class Shortage:
-    """A time in which no thread can be started that would do the work. Waits for `go_on` before it says so."""
+    """A shortage of threads: starting a thread for the work waits for `go_on`, then fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
@@ -262,21 +262,21 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
     return Shortage(monkeypatch)
 
 
-def test_without_a_thread_the_work_fails_once(single_flight: SingleFlight[str], shortage: Shortage) -> None:
+def test_a_call_fails_if_no_thread_can_be_started(single_flight: SingleFlight[str], shortage: Shortage) -> None:
     shortage.go_on.set()
     with deadline.bound(SECONDS):
-        with shortage(), pytest.raises(RuntimeError, match="can't start new thread"):
+        with shortage(), pytest.raises(ResourceExhausted, match="no thread can be started"):
             single_flight.do("k", lambda: "done", what="the work")
         assert single_flight.do("k", lambda: "done", what="the work") == "done"
 
 
-def test_without_a_thread_all_waiters_get_the_error(crowd: Crowd, shortage: Shortage) -> None:
+def test_all_callers_get_the_error_if_no_thread_can_be_started(crowd: Crowd, shortage: Shortage) -> None:
     with shortage():
         first = crowd.submit(lambda: "done")
         assert shortage.asked.wait(SECONDS)
         second = crowd.join(lambda: "done")
         shortage.go_on.set()
         for caller in (first, second):
-            with pytest.raises(RuntimeError, match="can't start new thread"):
+            with pytest.raises(ResourceExhausted, match="no thread can be started"):
                 caller.result(SECONDS)
     assert crowd.join(lambda: "done").result(SECONDS) == "done"

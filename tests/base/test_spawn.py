@@ -4,9 +4,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""
 
 SOON = 30.0
-"""Seconds that a kill may take on a busy machine; what is killed would otherwise run for a minute."""
+"""Seconds for a kill on a busy machine; the programs would otherwise run for a minute."""
 
 
 @pytest.fixture
@@ -40,17 +41,17 @@ def run(path: Path, *, stdin: bytes = b"", timeout: float = 30.0) -> Outcome:
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or read
+    except (FileNotFoundError, ProcessLookupError):  # ended before its file was opened or read
         return False
-    return state not in "ZX"  # whose parent has yet to wait for it
+    return state not in "ZX"  # a zombie has ended
 
 
 def open_descriptors() -> set[str]:
-    # The directory listing itself is a descriptor, gone by the time it is read.
+    # The listing includes the descriptor of the directory itself, which is closed afterwards.
     return {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
 
 
-def test_input_output_and_exit_code(program: Program) -> None:
+def test_a_program_gets_its_input_and_returns_output_and_exit_code(program: Program) -> None:
     path = program('cat; echo "warn: $COLOUR" >&2; exit 3')
 
     outcome = run_bounded(
@@ -60,7 +61,7 @@ def test_input_output_and_exit_code(program: Program) -> None:
     assert outcome == Outcome(returncode=3, stdout=b"x" * 300_000, stderr=b"warn: blue\n")
 
 
-def test_input_that_is_never_read_blocks_nothing(program: Program) -> None:
+def test_input_that_is_never_read_does_not_block(program: Program) -> None:
     assert run(program("echo done"), stdin=b"x" * 1_000_000).stdout == b"done\n"
 
 
@@ -77,12 +78,12 @@ def test_output_at_the_limit_is_kept_whole(program: Program) -> None:
     assert len(run(program(f"head -c {STDOUT_LIMIT} /dev/zero")).stdout) == STDOUT_LIMIT
 
 
-def test_output_of_a_byte_more_is_refused(program: Program) -> None:
+def test_output_one_byte_over_the_limit_is_refused(program: Program) -> None:
     with pytest.raises(ResourceExhausted, match="printed more than 1048576 bytes"):
         run(program(f"head -c {STDOUT_LIMIT + 1} /dev/zero"))
 
 
-def test_endless_output_is_cut_off_and_the_program_killed(program: Program, tmp_path: Path) -> None:
+def test_a_program_with_endless_output_is_killed(program: Program, tmp_path: Path) -> None:
     with pytest.raises(ResourceExhausted, match=r"^try: printed more than 1048576 bytes, killed"):
         run(program(f"echo $$ >{tmp_path}/pid; exec yes"))
 
@@ -103,7 +104,7 @@ def test_a_program_that_hangs_is_killed_with_its_children(program: Program, tmp_
     assert time.monotonic() - began < SOON
     assert not is_running(int((tmp_path / "parent").read_text()))
     child = int((tmp_path / "child").read_text())
-    wait_until(lambda: not is_running(child))  # the kernel ends it some time after the signal
+    wait_until(lambda: not is_running(child))  # the process ends some time after the signal
 
 
 def test_a_cancelled_request_ends_the_program_at_once(program: Program, tmp_path: Path) -> None:
@@ -125,10 +126,10 @@ def test_a_cancelled_request_ends_the_program_at_once(program: Program, tmp_path
     client.join()
 
     assert time.monotonic() - began < SOON
-    wait_until(lambda: not is_running(pids[0]))  # a start that is not waited for kills what it has started
+    wait_until(lambda: not is_running(pids[0]))  # an abandoned start kills the program
 
 
-def test_the_deadline_of_the_request_counts_too(program: Program) -> None:
+def test_the_deadline_of_the_request_ends_the_program(program: Program) -> None:
     began = time.monotonic()
 
     with deadline.bound(0.2), pytest.raises(DeadlineExceeded, match=r"^try: the deadline of the request has passed"):
@@ -137,7 +138,7 @@ def test_the_deadline_of_the_request_counts_too(program: Program) -> None:
     assert time.monotonic() - began < SOON
 
 
-def test_nothing_is_started_for_a_client_that_has_gone(program: Program, tmp_path: Path) -> None:
+def test_nothing_is_started_for_a_cancelled_request(program: Program, tmp_path: Path) -> None:
     scope = deadline.Scope()
     scope.cancel()
 
@@ -147,7 +148,7 @@ def test_nothing_is_started_for_a_client_that_has_gone(program: Program, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_daemon_left_behind_does_not_hold_up_the_answer(program: Program, tmp_path: Path) -> None:
+def test_a_daemon_that_keeps_the_pipes_open_does_not_delay_the_result(program: Program, tmp_path: Path) -> None:
     path = program(f"sleep 60 & echo $! >{tmp_path}/daemon; echo answer")
     began = time.monotonic()
 
@@ -163,7 +164,7 @@ def test_a_daemon_left_behind_does_not_hold_up_the_answer(program: Program, tmp_
 
 
 @pytest.mark.parametrize("mode", [None, 0o644], ids=["missing", "not-executable"])
-def test_what_cannot_be_started_raises_oserror(program: Program, tmp_path: Path, mode: int | None) -> None:
+def test_a_program_that_cannot_be_started_raises_oserror(program: Program, tmp_path: Path, mode: int | None) -> None:
     path = tmp_path / "missing" if mode is None else program("")
     if mode is not None:
         path.chmod(mode)
@@ -174,21 +175,21 @@ def test_what_cannot_be_started_raises_oserror(program: Program, tmp_path: Path,
 
 @pytest.fixture
 def held(program: Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """A program whose start does not return before it is released, as one on a dead volume, and the release."""
-    path, gate, begin = program("sleep 60"), threading.Event(), spawn._Start.perform
+    """A program whose start blocks until it is released, as on a dead volume, and the function that releases it."""
+    path, gate, real = program("sleep 60"), threading.Event(), spawn._launch
 
-    def perform(start: "spawn._Start") -> "subprocess.Popen[bytes]":
-        if start._command[0] == path:
+    def launch(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[bytes]":
+        if command[0] == path:
             gate.wait()
-        return begin(start)
+        return real(command, **options)
 
-    monkeypatch.setattr(spawn._Start, "perform", perform)
+    monkeypatch.setattr(spawn, "_launch", launch)
     yield path, gate.set
     gate.set()
     wait_until(lambda: not spawn._STARTS._under_way)
 
 
-def test_a_program_whose_file_hangs_takes_one_thread_and_is_named(
+def test_a_start_that_hangs_occupies_one_thread_and_the_error_names_the_program(
     held: tuple[Path, Callable[[], None]], tmp_path: Path
 ) -> None:
     path, release = held
@@ -215,17 +216,17 @@ def test_a_program_whose_file_hangs_takes_one_thread_and_is_named(
 
 
 def starting_threads() -> set[threading.Thread]:
-    """Those that start programs; others may end at any time."""
+    """The threads that start programs; other threads may end at any time."""
     return {thread for thread in threading.enumerate() if thread.name == "start"}
 
 
 def children_of_this_process(path: Path) -> list[int]:
-    """Those that run a program, or are not collected."""
+    """The children that run or are not reaped."""
     pids = [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     return [pid for pid in pids if str(path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_the_wait_for_a_file_that_hangs_ends_with_the_client(held: tuple[Path, Callable[[], None]]) -> None:
+def test_the_wait_for_a_start_that_hangs_ends_with_the_client(held: tuple[Path, Callable[[], None]]) -> None:
     scope = deadline.Scope()
     threading.Timer(0.1, scope.cancel).start()
     with deadline.entered(scope), pytest.raises(Cancelled):
@@ -249,10 +250,10 @@ def test_no_descriptor_stays_open(
     with raised:
         run(program(body), timeout=timeout)
 
-    wait_until(lambda: open_descriptors() <= before)  # a start that took too long is ended by its thread
+    wait_until(lambda: open_descriptors() <= before)  # the thread of a late start closes its descriptors
 
 
-def test_the_children_of_a_program_that_was_killed_end_with_it(program: Program, tmp_path: Path) -> None:
+def test_the_children_of_a_killed_program_are_killed(program: Program, tmp_path: Path) -> None:
     path = program(f"sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/child; kill -KILL $$")
 
     assert run(path).returncode == -signal.SIGKILL
@@ -263,7 +264,7 @@ def test_the_children_of_a_program_that_was_killed_end_with_it(program: Program,
         assert time.monotonic() < give_up
 
 
-def test_what_a_program_that_ended_by_itself_has_left_behind_goes_on(program: Program, tmp_path: Path) -> None:
+def test_the_children_of_a_program_that_exited_continue(program: Program, tmp_path: Path) -> None:
     path = program(f"sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/child")
 
     assert run(path).returncode == 0

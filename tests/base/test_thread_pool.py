@@ -1,18 +1,19 @@
-"""Threads are used again, are as many as needed, and leave when there is nothing to do."""
+"""The pool reuses idle threads, starts new threads as needed, and ends idle threads."""
 
 import queue
 import threading
 
 import pytest
 
-from shim.base.thread_pool import CachedThreadPool
+from shim.base import thread_pool
+from shim.base.thread_pool import ThreadPool
 from tests.waits import wait_until
 
 SECONDS = 10.0
 
 
-def ran_in(crew: CachedThreadPool) -> threading.Thread:
-    """Do something, and give the thread it was done in."""
+def ran_in(pool: ThreadPool) -> threading.Thread:
+    """Run work in the pool, and return its thread."""
     threads: list[threading.Thread] = []
     done = threading.Event()
 
@@ -20,60 +21,62 @@ def ran_in(crew: CachedThreadPool) -> threading.Thread:
         threads.append(threading.current_thread())
         done.set()
 
-    crew.run(work)
+    pool.run(work)
     assert done.wait(SECONDS)
     return threads[0]
 
 
-def wait_idle(crew: CachedThreadPool, *, threads: int) -> None:
-    """Wait until so many threads wait for work."""
-    wait_until(lambda: len(crew._idle) == threads)
+def wait_idle(pool: ThreadPool, *, threads: int) -> None:
+    """Wait until `threads` threads are idle."""
+    wait_until(lambda: len(pool._idle) == threads)
 
 
-def test_a_thread_is_used_again() -> None:
-    crew = CachedThreadPool("test-crew")
-    first = ran_in(crew)
-    wait_idle(crew, threads=1)
-    assert ran_in(crew) is first
+def test_an_idle_thread_is_reused() -> None:
+    pool = ThreadPool("test-pool")
+    first = ran_in(pool)
+    wait_idle(pool, threads=1)
+    assert ran_in(pool) is first
     assert first.daemon
 
 
-def test_work_at_the_same_time_has_threads_of_its_own() -> None:
-    crew, meeting = CachedThreadPool("test-crew"), threading.Barrier(3)
+def test_concurrent_work_runs_in_separate_threads() -> None:
+    pool, meeting = ThreadPool("test-pool"), threading.Barrier(3)
 
     def meet() -> None:
         meeting.wait(SECONDS)
 
     for _ in range(2):
-        crew.run(meet)
+        pool.run(meet)
     meeting.wait(SECONDS)
-    wait_idle(crew, threads=2)
+    wait_idle(pool, threads=2)
 
 
-def test_a_thread_leaves_when_nothing_comes() -> None:
-    crew = CachedThreadPool("test-crew", idle_seconds=0.01)
-    first = ran_in(crew)
+def test_an_idle_thread_ends_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_pool, "IDLE_SECONDS", 0.01)
+    pool = ThreadPool("test-pool")
+    first = ran_in(pool)
     first.join(SECONDS)
     assert not first.is_alive()
-    assert ran_in(crew) is not first
+    assert ran_in(pool) is not first
 
 
-def test_work_that_comes_as_a_thread_leaves_is_done() -> None:
-    crew = CachedThreadPool("test-crew", idle_seconds=0)
+def test_work_given_to_a_thread_at_its_timeout_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_pool, "IDLE_SECONDS", 0)
+    pool = ThreadPool("test-pool")
     for _ in range(300):
-        ran_in(crew)
+        ran_in(pool)
 
 
-def test_work_that_fails_ends_its_thread_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_raises_ends_only_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
-    crew, threads = CachedThreadPool("test-crew"), queue.SimpleQueue[threading.Thread]()
+    pool, threads = ThreadPool("test-pool"), queue.SimpleQueue[threading.Thread]()
 
     def broken() -> None:
         threads.put(threading.current_thread())
         raise ZeroDivisionError("a bug")
 
-    crew.run(broken)
-    assert ran_in(crew) is not None
+    pool.run(broken)
+    assert ran_in(pool) is not None
     threads.get(timeout=SECONDS).join(SECONDS)
     assert [type(failure) for failure in reported] == [ZeroDivisionError]

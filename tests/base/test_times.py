@@ -1,4 +1,4 @@
-"""Times lose no nanosecond."""
+"""Times are parsed to the nanosecond."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ from shim.base.times import ns_from_rfc3339
         ("2024-02-29T00:00:00Z", 1709164800_000000000),
     ],
 )
-def test_exact(text: str, nanoseconds: int) -> None:
+def test_a_time_is_parsed_to_the_nanosecond(text: str, nanoseconds: int) -> None:
     assert ns_from_rfc3339(text) == nanoseconds
 
 
@@ -33,7 +33,7 @@ def test_exact(text: str, nanoseconds: int) -> None:
     ["", "0001-01-01T00:00:00Z", "0000-00-00T00:00:00Z", "2024-13-01T00:00:00Z", "yesterday", "2024-05-01T10:00:00"],
     ids=["missing", "Go's zero", "all zero", "month 13", "words", "no zone"],
 )
-def test_never(text: str) -> None:
+def test_text_that_is_not_a_time_gives_never(text: str) -> None:
     assert ns_from_rfc3339(text) == 0
 
 
@@ -42,7 +42,7 @@ def test_never(text: str) -> None:
     st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)),  # noqa: DTZ001 - made aware below
     st.integers(0, 999),
 )
-def test_agrees_with_the_calendar(moment: datetime, nanos: int) -> None:
+def test_parsing_agrees_with_datetime(moment: datetime, nanos: int) -> None:
     since = moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     text = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06}{nanos:03}Z"
     assert ns_from_rfc3339(text) == since // timedelta(microseconds=1) * 1000 + nanos

@@ -1,4 +1,4 @@
-"""A waker makes a poll return, and does no harm once it is closed."""
+"""A waker ends a poll, and does nothing after it is closed."""
 
 import os
 import select
@@ -10,7 +10,7 @@ def is_readable(waker: Waker) -> bool:
     return bool(select.select([waker], [], [], 0)[0])
 
 
-def test_it_is_readable_from_wake_to_drain() -> None:
+def test_a_waker_is_readable_from_wake_to_drain() -> None:
     with Waker() as waker:
         assert not is_readable(waker)
         waker.wake()
@@ -25,7 +25,7 @@ def test_a_drain_without_a_wake_does_not_block() -> None:
         waker.drain()
 
 
-def test_a_wake_after_the_close_reaches_no_other_file() -> None:
+def test_a_wake_after_close_does_not_write_to_another_file() -> None:
     waker = Waker()
     number = waker.fileno()
     waker.close()

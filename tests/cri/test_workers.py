@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from shim.cri import workers as module
+from shim.base import thread_pool
 from shim.cri.workers import READY, Workers
 from tests.threads import no_thread_for
 from tests.waits import wait_until
@@ -19,7 +19,7 @@ def workers() -> Iterator[Workers]:
     made = Workers(READY + 2, name="worker")
     made.start()
     yield made
-    made.shutdown(cancel_futures=True)
+    made.shutdown()
 
 
 def busy(workers: Workers, count: int) -> threading.Event:
@@ -83,34 +83,24 @@ def test_start_fails_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         Workers(1, name="worker").start()
 
 
-def test_a_shutdown_refuses_new_calls_cancels_queued_calls_and_ends_the_threads(workers: Workers) -> None:
-    leave = busy(workers, READY + 2)
-    waiting = workers.submit(len, "abc")
-    workers.shutdown(wait=False, cancel_futures=True)
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        workers.submit(len, "abc")
-    with pytest.raises(CancelledError):
-        waiting.result(SECONDS)
-    leave.set()
-    workers.shutdown()
-    assert not any(thread.name.startswith("worker_") for thread in threading.enumerate())
-
-
-def test_a_shutdown_without_cancel_finishes_queued_calls(workers: Workers) -> None:
-    leave = busy(workers, READY + 2)
-    waiting = workers.submit(len, "abc")
-    workers.shutdown(wait=False)
-    leave.set()
-    workers.shutdown()
-    assert waiting.result() == 3
-
-
 def worker_threads() -> int:
     return sum(thread.name.startswith("worker_") for thread in threading.enumerate())
 
 
+def test_shutdown_refuses_new_calls_cancels_queued_calls_and_ends_the_threads(workers: Workers) -> None:
+    leave = busy(workers, READY + 2)
+    waiting = workers.submit(len, "abc")
+    workers.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        workers.submit(len, "abc")
+    leave.set()
+    with pytest.raises(CancelledError):
+        waiting.result(SECONDS)
+    wait_until(lambda: worker_threads() == 0)
+
+
 def test_idle_threads_beyond_the_ready_threads_end(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(thread_pool, "IDLE_SECONDS", 0.05)
     leave = busy(workers, READY + 2)
     assert worker_threads() == READY + 2
     leave.set()
@@ -123,7 +113,7 @@ def test_idle_threads_beyond_the_ready_threads_end(workers: Workers, monkeypatch
 
 
 def test_sequential_calls_keep_no_extra_threads(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(thread_pool, "IDLE_SECONDS", 0.05)
     busy(workers, READY + 2).set()
 
     def only_ready_after_calls() -> bool:
@@ -136,4 +126,4 @@ def test_sequential_calls_keep_no_extra_threads(workers: Workers, monkeypatch: p
 def test_a_shutdown_ends_idle_threads(workers: Workers) -> None:
     busy(workers, READY + 2).set()
     workers.shutdown()
-    assert worker_threads() == 0
+    wait_until(lambda: worker_threads() == 0)

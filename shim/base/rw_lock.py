@@ -1,4 +1,4 @@
-"""A gate between work that runs side by side and work that must run alone."""
+"""A lock that many threads can share, or one thread can hold exclusively."""
 
 import threading
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from shim.base import deadline
 
 
-class Gate:
-    """Shared by many, or held by one alone. Waiting for the latter does not keep others from sharing. Thread-safe."""
+class RwLock:
+    """A readers-writer lock. A thread that waits for exclusive access does not block those that share. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -17,9 +17,10 @@ class Gate:
 
     @contextmanager
     def shared(self, *, what: str) -> Iterator[None]:
-        """Run the block beside others that share.
+        """Share the lock inside the block.
 
-        The wait for a holder that is alone ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
+        Raise Cancelled or DeadlineExceeded, which name `what`, if the current scope ends while another thread holds the
+        lock exclusively.
         """
         with self._changed:
             deadline.wait_for(self._changed, lambda: not self._taken, what=what)
@@ -32,8 +33,8 @@ class Gate:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self, *, seconds: float) -> Iterator[bool]:
-        """Run the block while no other shares; yield False if that was not possible within `seconds`."""
+    def exclusive(self, *, seconds: float) -> Iterator[bool]:
+        """Hold the lock exclusively inside the block; yield False if it was not free within `seconds`."""
         with self._changed:
             free = self._changed.wait_for(lambda: not self._sharing and not self._taken, seconds)
             self._taken = self._taken or free

@@ -1,4 +1,4 @@
-"""docs/messages.md has a row for each message of the server's log, with its level, and no other row."""
+"""docs/messages.md has a row for each message of the server's log from info on, with its level, and no other row."""
 
 import ast
 import re
@@ -43,7 +43,7 @@ def test_each_message_is_a_constant() -> None:
 
 
 def test_each_message_has_its_row() -> None:
-    messages = {(level, message_of(call)) for _, call, level in calls()}
+    messages = {(level, message_of(call)) for _, call, level in calls() if level != "debug"}
 
     assert len(messages) > 100
     assert messages - set(rows()) == set()

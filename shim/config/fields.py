@@ -336,65 +336,49 @@ def _is_go_form(text: str) -> bool:
 _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
 _NETWORK_PLUGINS = _choice(get_args(NetworkPlugin))
-_SECONDS = _Kind(_seconds, "seconds, or a duration such as 1m30s, 277h at most")
-_SOME_SECONDS = _Kind(
-    _some_seconds, f"0, or seconds ({_MIN_SECONDS:g} at least), or a duration such as 1m30s, 277h at most"
-)
-_ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 1m30s, 277h at most")
+_SECONDS = _Kind(_seconds, "seconds or 1m30s, at most 277h")
+_SOME_SECONDS = _Kind(_some_seconds, f"0, or {_MIN_SECONDS:g} s to 277h, as seconds or 1m30s")
+_ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "1 s to 277h, as seconds or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
     "container_runtime_endpoint": _Kind(
-        _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not supported"
+        _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; no TCP"
     ),
     "docker_endpoint": _Kind(
         _docker_endpoint,
-        "unix:///path or an absolute path; the Engine must run on this machine, so TCP is not supported",
+        "unix:///path or an absolute path; no TCP",
     ),
-    "root_directory": _Kind(
-        _own_directory, "an absolute path without `..`, and not /; no other program may use the directory"
-    ),
-    "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
+    "root_directory": _Kind(_own_directory, "an absolute path without `..`, not /"),
+    "streaming_bind_addr": _Kind(_bind_address, "IP, IP:PORT or [IP]:PORT; no host names"),
     **dict.fromkeys(
         ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
         _OPTIONAL_PATH,
     ),
-    "pod_infra_container_image": _Kind(
-        _image_reference, "a reference such as registry.k8s.io/pause:3.10, with a lower-case repository"
-    ),
-    "pinned_images": _Kind(
-        _patterns_of(_IMAGE_PATTERN), "names such as registry.example/infra/*, comma-separated (in TOML also a list)"
-    ),
+    "pod_infra_container_image": _Kind(_image_reference, "a reference such as registry.k8s.io/pause:3.10"),
+    "pinned_images": _Kind(_patterns_of(_IMAGE_PATTERN), "names such as registry.example/infra/*, comma-separated"),
     **dict.fromkeys(
         ("pod_annotations", "container_annotations"),
-        _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
+        _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated"),
     ),
-    "nri_required_plugins": _Kind(
-        _patterns_of(_PLUGIN_PATTERN), "names such as balloons, comma-separated (in TOML also a list)"
-    ),
+    "nri_required_plugins": _Kind(_patterns_of(_PLUGIN_PATTERN), "names such as balloons, comma-separated"),
     "nri_tolerate_missing_plugins_annotation": _Kind(_optional_key, "the key of an annotation"),
     **dict.fromkeys(
         ("nri_plugin_registration_timeout", "nri_plugin_request_timeout"),
-        _Kind(_needed_seconds, f"seconds ({_MIN_SECONDS:g} at least), or a duration such as 1m30s, 277h at most"),
+        _Kind(_needed_seconds, f"{_MIN_SECONDS:g} s to 277h, as seconds or 1m30s"),
     ),
     "runtime_request_timeout": _Kind(_request_timeout, _SOME_SECONDS.accepted),
     **dict.fromkeys(("image_pull_progress_deadline", "streaming_idle_timeout"), _SOME_SECONDS),
     **dict.fromkeys(("cni_plugin_timeout", "streaming_creation_timeout"), _ONE_SECOND_OR_MORE),
     "cni_gc_interval": _SOME_SECONDS,
     "cni_conf_template": _OPTIONAL_PATH,
-    "network_plugin": _Kind(_network_plugin, "cni or none; no-op or an empty value, as with cri-dockerd, means none"),
+    "network_plugin": _Kind(_network_plugin, "cni or none; no-op and empty mean none"),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
-    "metrics_bind_addr": _Kind(
-        _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or empty"
-    ),
-    "tracing_endpoint": _Kind(
-        _collector, "http://HOST:PORT, https://HOST:PORT, HOST:PORT (the same as http), or empty"
-    ),
+    "metrics_bind_addr": _Kind(_http_address, "IP:PORT, [IP]:PORT, a port alone, or empty"),
+    "tracing_endpoint": _Kind(_collector, "http://HOST:PORT, https://HOST:PORT, HOST:PORT (http), or empty"),
     "tracing_sampling_rate_per_million": _Kind(_per_million, "a number from 0 to 1000000"),
-    "docker_log_max_size": _Kind(
-        _size, "a number with a unit, such as 16m, 500m or 1g; multiplied by docker_log_max_file at least 32m"
-    ),
+    "docker_log_max_size": _Kind(_size, "such as 16m, 500m or 1g; times docker_log_max_file at least 32m"),
     **dict.fromkeys(
         ("streaming_max_sessions", "streaming_max_sessions_per_container"),
         _Kind(_session_count, "a number from 1 to 10000"),
@@ -425,7 +409,7 @@ _BY_TYPE: dict[object, _Kind] = {
     bool: _Kind(_switch, _SWITCHES.accepted),
     float: _SECONDS,
     Path: _Kind(_path, "an absolute path"),
-    tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),
+    tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated"),
 }
 
 

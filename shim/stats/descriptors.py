@@ -101,12 +101,12 @@ CPU: tuple[ContainerMetric[CpuFigures], ...] = (
     _cpu_counter("container_cpu_cfs_periods_total", "Periods of the CPU quota so far.", lambda f: f.cpu_times.periods),
     _cpu_counter(
         "container_cpu_cfs_throttled_periods_total",
-        "Periods in which the CPU quota was used up.",
+        "Periods throttled by the CPU quota.",
         lambda f: f.cpu_times.throttled_periods,
     ),
     _cpu_counter(
         "container_cpu_cfs_throttled_seconds_total",
-        "Time for which the CPU quota was used up, in seconds.",
+        "Time throttled by the CPU quota, in seconds.",
         lambda f: _seconds(f.cpu_times.throttled),
     ),
 )
@@ -126,7 +126,7 @@ MEMORY: _Metrics = (
     _gauge("container_memory_usage_bytes", "Memory in use, page cache included, in bytes.", lambda f: f.memory.usage),
     _gauge(
         "container_memory_max_usage_bytes",
-        "Most memory that was in use, in bytes; before Linux 5.19 what is in use now.",
+        "Peak of memory in use, in bytes; before Linux 5.19 the current use.",
         lambda f: f.memory.usage if f.memory_history.peak is None else f.memory_history.peak,
     ),
     _gauge(
@@ -183,7 +183,7 @@ DISK: _Metrics = (
     ),
     ContainerMetric(
         "container_fs_usage_bytes",
-        "What the container has written to its layer, in bytes.",
+        "Size of the container's writable layer, in bytes.",
         pb.GAUGE,
         _of_layer(lambda layer, _: layer.used_bytes),
         ("device",),
@@ -259,32 +259,32 @@ SPECIFICATION: _Metrics = (
 PRESSURE: _Metrics = (
     _counter(
         "container_pressure_cpu_stalled_seconds_total",
-        "Time in which all tasks waited for CPU, in seconds.",
+        "Time that all tasks waited for CPU, in seconds.",
         lambda f: _full(f.cpu.psi),
     ),
     _counter(
         "container_pressure_cpu_waiting_seconds_total",
-        "Time in which some task waited for CPU, in seconds.",
+        "Time that some task waited for CPU, in seconds.",
         lambda f: _some(f.cpu.psi),
     ),
     _counter(
         "container_pressure_memory_stalled_seconds_total",
-        "Time in which all tasks waited for memory, in seconds.",
+        "Time that all tasks waited for memory, in seconds.",
         lambda f: _full(f.memory.psi),
     ),
     _counter(
         "container_pressure_memory_waiting_seconds_total",
-        "Time in which some task waited for memory, in seconds.",
+        "Time that some task waited for memory, in seconds.",
         lambda f: _some(f.memory.psi),
     ),
     _counter(
         "container_pressure_io_stalled_seconds_total",
-        "Time in which all tasks waited for block I/O, in seconds.",
+        "Time that all tasks waited for block I/O, in seconds.",
         lambda f: _full(f.io_psi),
     ),
     _counter(
         "container_pressure_io_waiting_seconds_total",
-        "Time in which some task waited for block I/O, in seconds.",
+        "Time that some task waited for block I/O, in seconds.",
         lambda f: _some(f.io_psi),
     ),
 )

@@ -213,8 +213,7 @@ def test_invalid_flag_reports_the_accepted_form() -> None:
         loaded({"shutdown_grace": "soon"})
 
     assert str(caught.value) == (
-        "flag --shutdown-grace: shutdown_grace 'soon' is not accepted, give seconds, or a duration such as 1m30s, 277h "
-        "at most"
+        "flag --shutdown-grace: shutdown_grace 'soon' is not accepted, give seconds or 1m30s, at most 277h"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from shim.cni.conf_files import DROP_IN_SUFFIX, SUFFIXES, file_names
+from shim.cni.host_files import DROP_IN_SUFFIX, SUFFIXES, file_names
 from shim.cni.plugin import JsonObject
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import reason_of

@@ -22,6 +22,8 @@ QUOTED_CHARACTERS = 200
 """Most quoted characters of output that is not CNI."""
 MAX_MESSAGE_CHARACTERS = 1000
 """Most characters of message, details and stderr, each, in an error: gRPC carries a few KiB of status text."""
+UNKNOWN_VERB = 4
+"""Error code of a plugin that does not know the verb ("invalid environment variables")."""
 STDERR_LINES = 3
 """Last lines of stderr in an error."""
 
@@ -52,13 +54,13 @@ class Call:
 
     binary: Path
     verb: Verb
-    container_id: str
-    """Empty for verbs without a pod."""
-    netns: str
-    """Path of the pod's network namespace; empty in a DEL if the namespace is gone."""
-    ifname: str
-    args: Sequence[tuple[str, str]]
     bin_dirs: Sequence[Path]
+    container_id: str = ""
+    """Empty for verbs without a pod, like the following fields."""
+    netns: str = ""
+    """Path of the pod's network namespace; empty in a DEL if the namespace is gone."""
+    ifname: str = ""
+    args: Sequence[tuple[str, str]] = ()
 
     @property
     def what(self) -> str:

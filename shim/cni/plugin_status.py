@@ -1,6 +1,6 @@
-"""The status of a network's plugins, by the verbs VERSION and STATUS.
+"""The status of a network's plugins, by the verb STATUS.
 
-Source: CNI specification 1.1.0, section 2 (STATUS: check plugin status, VERSION: probe plugin version support).
+Source: CNI specification 1.1.0, section 2 (STATUS: check plugin status).
 """
 
 import threading
@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import structlog
 
-from shim.cni.conf import SUPPORTED_VERSIONS, NetworkConfig
-from shim.cni.plugin import Call, PluginError, Verb, run_plugin
+from shim.cni.conf import NetworkConfig
+from shim.cni.plugin import UNKNOWN_VERB, Call, PluginError, run_plugin
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import ShimError
 
@@ -22,56 +21,11 @@ log = structlog.get_logger(__name__)
 FRESH_SECONDS = 10.0
 """A status is queried again after this time, but only when a client asks for readiness."""
 ANSWER_SECONDS = 20.0
-"""Limit of VERSION and STATUS."""
+"""Limit of STATUS."""
 
 _FIRST_WITH_STATUS = "1.1.0"
 _NOT_AVAILABLE = (50, 51)
 """Error codes of a plugin that cannot run ADD; with 51, running pods may lack connectivity too."""
-
-
-class _Versions(msgspec.Struct):
-    """The answer to VERSION."""
-
-    supportedVersions: list[str] = []  # noqa: N815 - the specification's name
-
-
-class PluginVersions:
-    """Queries and caches the versions that each binary supports. Thread-safe."""
-
-    def __init__(self, bin_dirs: Sequence[Path]) -> None:
-        self._bin_dirs = tuple(bin_dirs)
-        self._known: dict[Path, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
-
-    def of(self, plugin: Path) -> tuple[str, ...]:
-        """Return the versions that a binary supports; none if it fails.
-
-        A replaced binary, with another modification time, size or inode, is queried again.
-        """
-        try:
-            status = plugin.stat()
-        except OSError:
-            return ()
-        identity = (status.st_mtime_ns, status.st_size, status.st_ino)
-        known = self._known.get(plugin)
-        if known is not None and known[0] == identity:
-            return known[1]
-        versions = self._query(plugin)
-        self._known[plugin] = identity, versions
-        return versions
-
-    def _query(self, plugin: Path) -> tuple[str, ...]:
-        config = {"cniVersion": SUPPORTED_VERSIONS[-1]}
-        try:
-            answer = run_plugin(call_of(plugin, "VERSION", self._bin_dirs), config=config, timeout=ANSWER_SECONDS)
-            return tuple(msgspec.json.decode(answer, type=_Versions).supportedVersions)
-        except (ShimError, ValueError, RecursionError) as error:
-            log.warning("CNI plugin failed VERSION", plugin=str(plugin), error=str(error))
-            return ()
-
-
-def call_of(plugin: Path, verb: Verb, bin_dirs: Sequence[Path]) -> Call:
-    """Return the parameters of a run without a pod."""
-    return Call(binary=plugin, verb=verb, container_id="", netns="", ifname="", args=(), bin_dirs=bin_dirs)
 
 
 def knows_status(network: NetworkConfig) -> bool:
@@ -79,10 +33,8 @@ def knows_status(network: NetworkConfig) -> bool:
     return bool(network.conflist["cniVersion"] == _FIRST_WITH_STATUS)
 
 
-def ask_status(
-    network: NetworkConfig, *, versions: PluginVersions, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins
-) -> str:
-    """Run STATUS of each plugin that supports it. Return the error of the first unavailable plugin, or an empty text.
+def ask_status(network: NetworkConfig, *, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins) -> str:
+    """Run STATUS of each plugin. Return the error of the first unavailable plugin, or an empty text.
 
     A plugin that cannot be started or does not end in time is unavailable too. Other errors of a plugin are only
     logged, because they say nothing about its availability.
@@ -92,11 +44,13 @@ def ask_status(
         config.pop("capabilities", None)
         try:
             binary = find([plugin["type"]], bin_dirs).get(plugin["type"])
-            if binary is not None and _FIRST_WITH_STATUS in versions.of(binary):
-                run_plugin(call_of(binary, "STATUS", bin_dirs), config=config, timeout=ANSWER_SECONDS)
+            if binary is not None:
+                run_plugin(Call(binary=binary, verb="STATUS", bin_dirs=bin_dirs), config=config, timeout=ANSWER_SECONDS)
         except PluginError as error:
             if error.code in _NOT_AVAILABLE:
                 return str(error)
+            if error.code == UNKNOWN_VERB:
+                continue
             log.warning("CNI plugin failed STATUS", plugin=plugin["type"], error=str(error))
         except ShimError as error:
             return str(error)
@@ -121,7 +75,6 @@ class StatusWatch:
     ) -> None:
         self._bin_dirs = tuple(bin_dirs)
         self._find, self._fresh = find, fresh
-        self._versions = PluginVersions(bin_dirs)
         self._changed = threading.Condition()
         self._wanted: NetworkConfig | None = None
         self._asking: NetworkConfig | None = None
@@ -181,7 +134,7 @@ class StatusWatch:
 
     def _ask_plugins(self, network: NetworkConfig) -> str:
         try:
-            return ask_status(network, versions=self._versions, bin_dirs=self._bin_dirs, find=self._find)
+            return ask_status(network, bin_dirs=self._bin_dirs, find=self._find)
         except Exception:  # otherwise the node would never become ready
             log.exception("failed to get STATUS of CNI plugins", network=network.name)
             return ""

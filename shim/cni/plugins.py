@@ -12,7 +12,7 @@ import structlog
 from shim.base.rw_lock import RwLock
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
 from shim.cni.conf import SUPPORTED_VERSIONS, declares, has_flag
-from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
+from shim.cni.plugin import UNKNOWN_VERB, Call, JsonObject, PluginError, Verb, run_add, run_plugin
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.cni.result import ResultError, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
@@ -32,8 +32,6 @@ GC_WAIT_SECONDS = 10.0
 _FIRST_WITH_CHECK = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_GC = SUPPORTED_VERSIONS.index("1.1.0")
-_UNKNOWN_VERB = 4
-"""Error code of a plugin that does not know the verb ("invalid environment variables")."""
 
 
 class Plugins:
@@ -137,7 +135,7 @@ class Plugins:
             call = self._call_of_network(plugin["type"], network=name, verb="GC")
             run_plugin(call, config=config, timeout=self._timeout)
         except PluginError as error:
-            if error.code != _UNKNOWN_VERB:
+            if error.code != UNKNOWN_VERB:
                 return error
             log.debug("CNI plugin does not support GC", plugin=plugin["type"], network=name)
         except FailedPrecondition as error:
@@ -149,7 +147,7 @@ class Plugins:
         if path is None:
             searched = ", ".join(map(str, self._bin_dirs))
             raise FailedPrecondition(f"cni {verb} on network {network}: plugin binary {plugin_type} not in {searched}")
-        return Call(binary=path, verb=verb, container_id="", netns="", ifname="", args=(), bin_dirs=self._bin_dirs)
+        return Call(binary=path, verb=verb, bin_dirs=self._bin_dirs)
 
     def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
         plugins = attachment.conflist["plugins"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shim.cni.executable import executables
+from shim.cni.host_files import executables
 from shim.hostfs.client import ANSWER_SECONDS, HostFs
 
 FindPlugins = Callable[[Sequence[str], Sequence[Path]], dict[str, Path]]

@@ -19,12 +19,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A network interface that a plugin created or found."""
 
     name: str
-    mac: str | None = None
-    mtu: int | None = None
     sandbox: str | None = None
     """The interface's network namespace; None or empty on the host."""
-    socket_path: str | None = None
-    pci_id: str | None = msgspec.field(default=None, name="pciID")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,35 +35,15 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a CNI result that a pod needs, in the plugin's order.
 
-    Gateways, routes and DNS settings are only validated: the plugin has set up gateways and routes, and Kubernetes
-    configures DNS itself.
+    Gateways and routes are left out, because the plugin has set them up, and DNS, because Kubernetes configures it.
     """
 
     interfaces: tuple[Interface, ...] = ()
     ips: tuple[Address, ...] = ()
 
 
-class _Route(msgspec.Struct):
-    dst: str
-    gw: str | None = None
-    mtu: int | None = None
-    advmss: int | None = None
-    priority: int | None = None
-    table: int | None = None
-    scope: int | None = None
-
-
-class _Dns(msgspec.Struct):
-    nameservers: tuple[str, ...] | None = None
-    domain: str | None = None
-    search: tuple[str, ...] | None = None
-    options: tuple[str, ...] | None = None
-
-
 class _OldIp(msgspec.Struct):
     ip: str
-    gateway: str | None = None
-    routes: tuple[_Route, ...] | None = None
 
 
 class _OldResult(msgspec.Struct):
@@ -75,12 +51,10 @@ class _OldResult(msgspec.Struct):
 
     ip4: _OldIp | None = None
     ip6: _OldIp | None = None
-    dns: _Dns | None = None
 
 
 class _Ip(msgspec.Struct):
     address: str
-    gateway: str | None = None
     interface: int | None = None
 
 
@@ -89,8 +63,6 @@ class _ListResult(msgspec.Struct):
 
     interfaces: tuple[Interface, ...] | None = None
     ips: tuple[_Ip, ...] | None = None
-    routes: tuple[_Route, ...] | None = None
-    dns: _Dns | None = None
 
 
 def result_from_json(raw: dict[str, Any]) -> Result:

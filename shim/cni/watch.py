@@ -17,7 +17,7 @@ from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it s
 from shim.base import deadline
 from shim.base.wakeup import Waker
 from shim.cni.conf import READ, Choice, Listing, NetworkConfig, choose, read_directory
-from shim.cni.conf_files import SUFFIXES, has_links, is_complete, probe_directory
+from shim.cni.host_files import is_complete, probe_directory
 from shim.cni.plugin_status import StatusWatch
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, reason_of
@@ -36,13 +36,8 @@ FILES_NAMED = 10
 """Most unusable files that a message names."""
 
 STATUS_SECONDS = 0.8
-"""Limit of Status for the plugin directories and the plugins' STATUS. Docker may take 4 s of Status's 5 s."""
-PROMPT_SECONDS = 0.02
-"""The same limit while all directories have answered within RECENT_SECONDS. On a busy node the helper process may be
-late, and the last answer is good enough."""
-RECENT_SECONDS = 6.0
-"""Longer than the kubelet's interval of 5 s, so that every second Status waits, and detects a hung directory."""
-REACH_SECONDS = 0.05
+"""Limit of Status for the directories and the plugins' STATUS. Docker may take 4 s of Status's 5 s."""
+PROBE_SECONDS = 0.05
 """Minimum wait of Status for the configuration directory, which either answers at once or hangs."""
 START_SECONDS = 2.0
 """Limit of `start` for the first reading of the configuration directory."""
@@ -107,7 +102,6 @@ class ConfDirectory:
         self._read_by = 0.0
         self._scope = deadline.Scope()
         self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
-        self._known_listing: Listing | None = None
         self._known_at = 0.0
         self._had_network = False
         self._lock = threading.Lock()
@@ -160,11 +154,10 @@ class ConfDirectory:
 
         The network is not ready while the STATUS of a plugin says so.
         """
-        is_recent = self._is_recent()
-        until = time.monotonic() + (PROMPT_SECONDS if is_recent else STATUS_SECONDS)
+        until = time.monotonic() + STATUS_SECONDS
         self._wait_read(STATUS_SECONDS / 2)
         status, network = self._refresh_or_last(until)
-        hangs = self._check_hang(until, at_least=0.0 if is_recent else REACH_SECONDS)
+        hangs = self._check_hang(until)
         if network is None:
             return status
         if hangs:
@@ -187,12 +180,6 @@ class ConfDirectory:
             self._is_read = True
             self._read.notify_all()
 
-    def _is_recent(self) -> bool:
-        """Return whether all directories have answered about the current files within RECENT_SECONDS."""
-        with self._lock:
-            is_found = self._known_listing is self._listing and self._silent_since is None
-            return is_found and time.monotonic() - self._known_at < RECENT_SECONDS
-
     def _refresh_or_last(self, until: float) -> tuple[NetworkStatus, NetworkConfig | None]:
         """Return the current status and network, or the last ones after the monotonic time `until`."""
         outer = deadline.current()
@@ -213,7 +200,7 @@ class ConfDirectory:
         with self._lock:
             changed = listing is self._listing and now != self._known
             if listing is self._listing:
-                self._known, self._known_listing, self._known_at = now, listing, time.monotonic()
+                self._known, self._known_at = now, time.monotonic()
                 self._had_network |= now[1] is not None
             if changed:
                 _log(*now, awaited=listing.is_empty and not self._had_network)
@@ -227,14 +214,11 @@ class ConfDirectory:
             return _not_ready(str(error)), None
         return status_of(listing, choice), choice.network
 
-    def _check_hang(self, until: float, *, at_least: float) -> bool:
-        """Return whether the directory has hung for TRUSTED_SECONDS.
-
-        Wait for its answer until the monotonic time `until`, but for at least `at_least` seconds.
-        """
+    def _check_hang(self, until: float) -> bool:
+        """Return whether the directory has hung for TRUSTED_SECONDS. Wait for its answer until the monotonic time."""
         outer = deadline.current()
         try:
-            with deadline.bound(max(until - time.monotonic(), at_least)):
+            with deadline.bound(max(until - time.monotonic(), PROBE_SECONDS)):
                 self._probe(partial(probe_directory, self._directory), path=str(self._directory), what=READ)
             silent = False
         except ShimError as error:
@@ -391,9 +375,7 @@ class _Watch:
         directory = self._with_files.get(event.wd)
         if directory is None:
             return False
-        if event.mask & flags.CREATE and not self._ask(partial(is_complete, directory / event.name)):
-            return False
-        return event.name.endswith(SUFFIXES) or self._ask(partial(has_links, directory))
+        return not event.mask & flags.CREATE or self._ask(partial(is_complete, directory / event.name))
 
     def _ask(self, question: Callable[[], T]) -> T:
         return self._call(question, path=str(self._directory), what=READ)

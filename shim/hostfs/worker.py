@@ -15,14 +15,13 @@ from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 
 MODULES = (
     "shim.base.atomic_files",
-    "shim.cni.conf_files",
+    "shim.cni.host_files",
     "shim.cni.environment",
     "shim.hostfs.file_parts",
     "shim.hostfs.host_devices",
     "shim.hostfs.host_paths",
     "shim.hostfs.profile_file",
     "shim.hostfs.relabel",
-    "shim.cni.executable",
 )
 """The modules of the functions that the server calls here. They are imported at the start, so that all of them have the
 version of the server that started this process, even if another version has been installed since. Listed by name,

@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from shim.base.atomic_files import read_regular
-from shim.cni.conf_files import remove_file, write_file
+from shim.cni.host_files import remove_file, write_file
 from shim.cni.template import FILE, render
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of

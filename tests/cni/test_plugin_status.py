@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from shim.cni.conf import NetworkConfig, parse_network
-from shim.cni.plugin_status import PluginVersions, StatusWatch, ask_status
+from shim.cni.plugin_status import StatusWatch, ask_status
 from shim.cni.watch import NOT_READY, ConfDirectory
 from tests.cni.fake_plugins import FakePlugins
 from tests.waits import wait_until
-
-VERSIONS = ("0.4.0", "1.0.0", "1.1.0")
 
 
 def network(*types: str, version: str = "1.1.0", **plugin: Any) -> NetworkConfig:
@@ -19,10 +17,9 @@ def network(*types: str, version: str = "1.1.0", **plugin: Any) -> NetworkConfig
     return parse_network(json.dumps(conflist).encode(), file="10-pods.conflist")
 
 
-def write(fakes: FakePlugins, name: str, *, versions: tuple[str, ...] = VERSIONS, status: str = "exit 0") -> Path:
-    """Write a plugin that supports these versions, and executes `status` for STATUS."""
-    listed = json.dumps({"cniVersion": versions[-1], "supportedVersions": versions})
-    return fakes.write(name, f"case $CNI_COMMAND in VERSION) echo '{listed}';; STATUS) {status};; esac")
+def write(fakes: FakePlugins, name: str, *, status: str = "exit 0") -> None:
+    """Write a plugin that executes `status` for STATUS."""
+    fakes.write(name, f"[ $CNI_COMMAND = STATUS ] && {{ {status}; }}")
 
 
 def failing(code: int, msg: str) -> str:
@@ -34,33 +31,7 @@ def asked(fakes: FakePlugins, verb: str) -> list[str]:
 
 
 def status_of(fakes: FakePlugins, config: NetworkConfig) -> str:
-    dirs = [fakes.bin_dir]
-    return ask_status(config, versions=PluginVersions(dirs), bin_dirs=dirs)
-
-
-def test_the_versions_of_a_binary_are_queried_once(fakes: FakePlugins) -> None:
-    path = write(fakes, "bridge")
-    versions = PluginVersions([fakes.bin_dir])
-
-    assert [versions.of(path), versions.of(path)] == [VERSIONS, VERSIONS]
-    assert asked(fakes, "VERSION") == ["bridge"]
-
-
-def test_the_versions_of_a_replaced_binary_are_queried_again(fakes: FakePlugins) -> None:
-    path = write(fakes, "bridge")
-    versions = PluginVersions([fakes.bin_dir])
-    versions.of(path)
-    write(fakes, "bridge.new", versions=("1.0.0",)).rename(path)
-
-    assert versions.of(path) == ("1.0.0",)
-    assert versions.of(path.with_name("absent")) == ()
-
-
-@pytest.mark.parametrize("body", ["exit 1", "echo no JSON", "echo '{}'", """echo '{"supportedVersions": 3}'"""])
-def test_a_binary_without_the_verb_has_no_versions(fakes: FakePlugins, body: str) -> None:
-    path = fakes.write("bridge", body)
-
-    assert PluginVersions([fakes.bin_dir]).of(path) == ()
+    return ask_status(config, bin_dirs=[fakes.bin_dir])
 
 
 def test_status_gets_the_plugins_configuration_and_no_pod(fakes: FakePlugins) -> None:
@@ -91,13 +62,6 @@ def test_other_errors_of_a_plugin_do_not_make_it_unavailable(fakes: FakePlugins,
     assert status_of(fakes, network("bridge")) == ""
 
 
-def test_plugins_of_older_versions_do_not_run_status(fakes: FakePlugins) -> None:
-    write(fakes, "bridge", versions=("1.0.0",), status=failing(50, "never asked"))
-
-    assert status_of(fakes, network("bridge")) == ""
-    assert asked(fakes, "STATUS") == []
-
-
 def test_a_list_of_an_older_version_runs_no_plugin(fakes: FakePlugins) -> None:
     write(fakes, "bridge", status=failing(50, "never asked"))
     watch = StatusWatch([fakes.bin_dir])
@@ -124,7 +88,6 @@ def test_a_plugin_that_becomes_available_is_noticed(fakes: FakePlugins, tmp_path
     flag.touch()
 
     wait_until(lambda: watch.problem(network("bridge"), seconds=20) == "")
-    assert asked(fakes, "VERSION") == ["bridge"]
     watch.stop()
 
 

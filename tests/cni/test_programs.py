@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from shim.base import deadline
-from shim.cni import executable, watch
+from shim.cni import host_files, watch
 from shim.cni.conf import NetworkConfig, read_directory
 from shim.cni.plugins import Plugins
 from shim.cni.programs import find_plugins_via
@@ -48,7 +48,7 @@ class Hanging:
     def __call__(self, directory: Path, names: Sequence[str]) -> list[str]:
         if directory == self.directory:
             self.gate.read_bytes()
-        return executable.executables(directory, names)
+        return host_files.executables(directory, names)
 
 
 def networks_in(tmp_path: Path, host_fs: HostFs, *bin_dirs: Path) -> ConfDirectory:
@@ -190,21 +190,6 @@ def test_a_cancelled_client_does_not_wait_for_the_first_reading(
     scope.cancel()
     with deadline.entered(scope), pytest.raises(Cancelled):
         networks.chosen()
-
-
-def test_status_does_not_wait_for_a_single_late_answer(
-    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    networks, stall = stalled
-    stall.released.set()
-    networks.start()
-    before = networks.status()
-    monkeypatch.setattr(watch, "STATUS_SECONDS", 3600.0)
-    monkeypatch.setattr(watch, "RECENT_SECONDS", 3600.0)
-
-    stall.released.clear()
-    assert networks.status() == before
-    assert not networks._is_recent()  # the next Status waits
 
 
 def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(

@@ -1,11 +1,12 @@
-"""Access to the files of the CNI configuration directory.
+"""Access to CNI's files on the host: the configuration directory and the plugins' programs.
 
-The functions run in the helper process for host paths (`shim.hostfs`), because the directory's volume may hang. This
-module therefore imports little, and each result fits into a message of that process.
+The functions run in the helper process for host paths (`shim.hostfs`), because a volume may hang. This module therefore
+imports little, and each result fits into a message of that process.
 """
 
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,18 +48,6 @@ def probe_directory(directory: Path) -> None:
             return
 
 
-def has_links(directory: Path) -> bool:
-    """Return whether a configuration file or a directory is a link, whose path may contain any other name.
-
-    Only then is a change of another name relevant. Reading without need might meet a half-written file.
-    """
-    try:
-        with os.scandir(directory) as entries:
-            return any(entry.is_symlink() and (entry.name.endswith(SUFFIXES) or entry.is_dir()) for entry in entries)
-    except OSError:  # the directory is gone, which causes another event
-        return False
-
-
 def is_complete(path: Path) -> bool:
     """Return whether a new name is complete: a link or missing. A regular file is complete at its CLOSE_WRITE event."""
     try:
@@ -82,3 +71,15 @@ def write_file(path: Path, content: bytes) -> bool:
 def remove_file(path: Path) -> None:
     """Remove a file, if it exists. Raise ShimError."""
     atomic_files.remove_file(path)
+
+
+def executables(directory: Path, names: Sequence[str]) -> list[str]:
+    """Return the names that are executable files in a directory; none if the directory is unreadable."""
+    return [name for name in names if _is_executable(directory / name)]
+
+
+def _is_executable(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.X_OK)
+    except OSError:
+        return False

@@ -94,9 +94,8 @@ def is_set(message: Message, path: str) -> bool:
     """Return whether a field has a value: a present message, or a non-empty text or list."""
     parent, name = _parent(message, path)
     field = parent.DESCRIPTOR.fields_by_name[name]
-    if field.message_type is not None and not _is_repeated(getattr(parent, name)):
-        return parent.HasField(name)
-    return bool(getattr(parent, name))
+    value = getattr(parent, name)
+    return parent.HasField(name) if field.message_type is not None and isinstance(value, Message) else bool(value)
 
 
 def copy_field(source: Message, target: Message, path: str) -> None:
@@ -120,7 +119,3 @@ def value_at(message: Message, path: str) -> object:
 def _parent(message: Message, path: str) -> tuple[Message, str]:
     parts, _, name = path.rpartition(".")
     return (attrgetter(parts)(message) if parts else message), name
-
-
-def _is_repeated(value: object) -> bool:
-    return not isinstance(value, Message)

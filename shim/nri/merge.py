@@ -4,7 +4,7 @@ A later plugin sees the changes of earlier plugins. Two plugins that set the sam
 plugin also removes it (`-name`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
 from google.protobuf.message import Message
@@ -80,13 +80,13 @@ class Adjustments:
     def add(self, answer: nri.CreateContainerResponse, *, plugin: str) -> None:
         """Merge the answer of a plugin. Raise FailedPrecondition if it conflicts with an earlier answer."""
         container, adjust = self.request.container, answer.adjust
-        claim = self._claiming(plugin)
+
         for row in KEYED:
             self._merge_keyed(row, adjust, plugin=plugin)
         self._merge_args(adjust.args, plugin=plugin)
         for single in SINGLES:
             if is_set(adjust, single.path):
-                claim(single.field)
+                self.owners.claim(container.id, single.field, plugin)
                 copy_field(adjust, self.adjust, single.path)
                 copy_field(adjust, container, single.path)
         self._merge_hooks(adjust.hooks, plugin=plugin)
@@ -104,12 +104,6 @@ class Adjustments:
                 f'plugin "{plugin}" asked for an update of container {container.id} while it is created'
             )
         self.updates.add(answer.update, plugin=plugin)
-
-    def _claiming(self, plugin: str) -> Callable[[Field], None]:
-        def claim(field: Field) -> None:
-            self.owners.claim(self.request.container.id, field, plugin)
-
-        return claim
 
     def _merge_keyed(self, row: Keyed, adjust: nri.ContainerAdjustment, *, plugin: str) -> None:
         removed, added = _split(row, value_at(adjust, row.path))

@@ -33,11 +33,6 @@ class Messages:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    @property
-    def held(self) -> int:
-        """The number of buffered bytes."""
-        return len(self._buffer)
-
     def receive(self, data: memoryview) -> Iterator[Message]:
         """Yield the messages that `data` completes. Raise TooLong once the header of a message is complete."""
         while data:

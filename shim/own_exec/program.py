@@ -194,7 +194,7 @@ class Program:
         self._reap()
 
     def _report_start(self, command: _Command) -> None:
-        """Report whether a command has begun: no process before it has its end of the reports any more."""
+        """Tell the server whether a command has begun. No earlier process can send a report any more."""
         command.is_reported = True
         self._unwatch(command.reports.fileno())
         command.reports.close()
@@ -291,7 +291,7 @@ def _open_process(pid: int) -> int:
 
 
 class _Plan:
-    """A plan from the server (`shim.own_exec.plan`)."""
+    """A plan from the server, with the fields of `shim.own_exec.plan.Plan`."""
 
     def __init__(self, content: bytes) -> None:
         self.__dict__ = marshal.loads(content)  # noqa: S302 - the server is the same installation
@@ -316,7 +316,7 @@ def _join(descriptors: Sequence[int], reports: int) -> NoReturn:
     """Join a container, in a forked process."""
     try:
         content = os.read(descriptors[0], os.fstat(descriptors[0]).st_size)
-        plan: Plan = _Plan(content)  # type: ignore[assignment] # it has the fields of Plan
+        plan: Plan = _Plan(content)  # type: ignore[assignment] # it has the same fields
         Join(plan, descriptors[1:], reports).go()
     finally:
         os._exit(1)

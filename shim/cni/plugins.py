@@ -132,8 +132,9 @@ class Plugins:
         }
         config.pop("capabilities", None)
         try:
-            call = self._call_of_network(plugin["type"], network=name, verb="GC")
-            run_plugin(call, config=config, timeout=self._timeout)
+            found = self._find([plugin["type"]], self._bin_dirs)
+            binary = self._binary(found, plugin["type"], what=f"cni GC on network {name}")
+            run_plugin(Call(binary=binary, verb="GC", bin_dirs=self._bin_dirs), config=config, timeout=self._timeout)
         except PluginError as error:
             if error.code != UNKNOWN_VERB:
                 return error
@@ -142,20 +143,14 @@ class Plugins:
             return error
         return None
 
-    def _call_of_network(self, plugin_type: str, *, network: str, verb: Verb) -> Call:
-        path = self._find([plugin_type], self._bin_dirs).get(plugin_type)
-        if path is None:
-            searched = ", ".join(map(str, self._bin_dirs))
-            raise FailedPrecondition(f"cni {verb} on network {network}: plugin binary {plugin_type} not in {searched}")
-        return Call(binary=path, verb=verb, bin_dirs=self._bin_dirs)
-
     def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
+        what = f"cni {verb} on network {attachment.network} for sandbox {attachment.container_id}"
         plugins = attachment.conflist["plugins"]
         found = self._find([plugin["type"] for plugin in plugins], self._bin_dirs)
         return [
             (
                 Call(
-                    binary=self._binary(found, plugin["type"], attachment, verb=verb),
+                    binary=self._binary(found, plugin["type"], what=what),
                     verb=verb,
                     container_id=attachment.container_id,
                     netns=netns,
@@ -168,14 +163,11 @@ class Plugins:
             for plugin in plugins
         ]
 
-    def _binary(self, found: Mapping[str, Path], plugin_type: str, attachment: Attachment, *, verb: Verb) -> Path:
-        path = found.get(plugin_type)
-        if path is None:
-            raise FailedPrecondition(
-                f"cni {verb} on network {attachment.network} for sandbox {attachment.container_id}: plugin binary "
-                f"{plugin_type} not found in {', '.join(map(str, self._bin_dirs))}"
-            )
-        return path
+    def _binary(self, found: Mapping[str, Path], plugin_type: str, *, what: str) -> Path:
+        if plugin_type not in found:
+            searched = ", ".join(map(str, self._bin_dirs))
+            raise FailedPrecondition(f"{what}: plugin binary {plugin_type} not found in {searched}")
+        return found[plugin_type]
 
 
 def _check_result(call: Call, raw: JsonObject) -> JsonObject:

@@ -17,8 +17,8 @@ def test_addresses_come_from_the_cni_result() -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [{"ips": [{"address": "10.1.0.7/24", "interface": 2}]}, {"ips": [{"address": "10.1.0.7"}], "routes": [{}]}],
-    ids=["an interface that is not there", "a route to nowhere"],
+    [{"ips": [{"address": "10.1.0.7/24", "interface": 2}]}, {"ips": [{"address": "10.1.0.700"}]}],
+    ids=["an interface that is not there", "a malformed address"],
 )
 def test_an_unreadable_result_has_no_addresses(result: dict[str, Any]) -> None:
     assert addresses(replace(CONNECTED, network=replace(INTENT, result=result))) == []

@@ -24,12 +24,12 @@ from shim.cni.network_source import NetworkSource
 from shim.cni.plugins import Plugins
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
+from shim.dockerd.facts import EngineFacts
+from shim.dockerd.starting_tasks import TaskWatch
 from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.domain.passwd import ImageAccounts
 from shim.engine.detach_keys import new_server_mark
-from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.interface import ContainerLogs
 from shim.nri.plugins import Plugins as NriPlugins

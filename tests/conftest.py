@@ -16,7 +16,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.plugins import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
-from shim.engine.facts import EngineFacts
+from shim.dockerd.facts import EngineFacts
 from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec

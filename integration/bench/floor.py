@@ -24,10 +24,10 @@ from integration.bench.timings import Timings
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import capability_args, cni_args
 from shim.config.model import Config
+from shim.dockerd.facts import EngineFacts
 from shim.domain import labels
 from shim.domain.ids import SandboxId
 from shim.engine.client import DockerEngine
-from shim.engine.facts import EngineFacts
 from shim.hostfs.host_paths import HostSource
 from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import CreateContext, HostDefaults, docker_log

@@ -14,8 +14,8 @@ from integration.bench.floor import DirectDocker
 from integration.bench.setup import ENGINES, Setup, beside, prepared
 from integration.bench.timings import Timings
 from integration.node.commands import NodeError
+from shim.dockerd.runc import SHIM_GROUP
 from shim.domain.ids import ImageId
-from shim.engine.runc import SHIM_GROUP
 from shim.spec.pause_seccomp import PROFILE
 
 _CALLS = ("create pause", "start pause", "create container", "start container")

@@ -7,7 +7,7 @@ from integration.conftest import Served
 from integration.pods.kubelet import Kubelet, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.runc import ORDERED_RUNTIME
+from shim.dockerd.runc import ORDERED_RUNTIME
 
 
 def test_the_handlers_are_dockers_runtimes_without_our_own(kubelet: Kubelet, served: Served) -> None:

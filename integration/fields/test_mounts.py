@@ -16,7 +16,7 @@ from integration.conftest import Images, Served
 from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod, refusal, secured, wait_image
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.runc import ORDERED_RUNTIME
+from shim.dockerd.runc import ORDERED_RUNTIME
 
 Code = grpc.StatusCode
 PRIVATE, IN, BOTH = pb.PROPAGATION_PRIVATE, pb.PROPAGATION_HOST_TO_CONTAINER, pb.PROPAGATION_BIDIRECTIONAL

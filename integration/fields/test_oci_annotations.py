@@ -12,7 +12,7 @@ from integration.node.engine import Engine, own_link
 from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet, failure, in_context, in_namespaces
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.runc import SHIM_GROUP
+from shim.dockerd.runc import SHIM_GROUP
 
 LINK = "annotated0"
 

@@ -21,7 +21,7 @@ from integration.node.netns import Netns
 from integration.node.processes import children, command
 from integration.waiting import wait_until
 from shim.checkpoint.root import ORDERS
-from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
+from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.install.layout import oci_runtime
 
 _START_SECONDS = 120

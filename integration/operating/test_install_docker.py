@@ -25,11 +25,11 @@ from integration.pods.user_namespaces import FIRST, SIZE, features, pod_of, star
 from integration.server import Server
 from integration.waiting import wait_until
 from shim.config.model import Config
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.doctor.docker import check_engine_at
 from shim.doctor.findings import Finding
 from shim.doctor.units import BOOTED
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.install.docker import DockerSetup
 from shim.install.install import Installation, Options
 from shim.install.layout import OCI_RUNTIME

@@ -262,7 +262,7 @@ def untrusting(engine: Engine, images: Images, node: Node) -> Iterator[Served]: 
     """A server that reads Docker's info again with each Status, as it otherwise does every minute."""
     made = make_node_dirs(node, new_home("untrusting"))
     configure_network(made)
-    patched = "from shim.engine import facts; facts.INFO_AGE = 0; "
+    patched = "from shim.dockerd import facts; facts.INFO_AGE = 0; "
 
     program = (sys.executable, "-c", f"{patched}from shim import cli; raise SystemExit(cli.main())")
     with own_link(BRIDGE), serving(engine, made, program) as served:

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class EngineStore:
-    """The file, and its content in memory. Thread-safe. See `shim.engine.facts.Kept`."""
+    """The file, and its content in memory. Thread-safe. See `shim.dockerd.facts.Kept`."""
 
     def __init__(self, path: Path) -> None:
         """Read `path`. A missing or untrusted file counts as empty, and is logged."""

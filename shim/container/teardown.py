@@ -9,6 +9,7 @@ import structlog
 from shim.base import deadline
 from shim.base.deferred_checks import CHECK_SECONDS, LATE_SECONDS
 from shim.base.gather import gather
+from shim.dockerd.image_store import container_root
 from shim.domain.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -20,7 +21,6 @@ from shim.domain.errors import (
 from shim.domain.labels import created_as
 from shim.domain.names import with_random_suffix
 from shim.engine.errors import LogOptionsClash, NameConflict, RemovalInProgress
-from shim.engine.image_store import container_root
 from shim.engine.interface import JsonObject
 from shim.netns.syscalls import unmount
 from shim.oci import orders

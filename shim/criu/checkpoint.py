@@ -14,6 +14,8 @@ from shim.base import deadline, proc
 from shim.criu import order as answers
 from shim.criu.order import Answer, Order, answered
 from shim.criu.program import INSTALL
+from shim.dockerd.runc_files import Unfit, bundle_of, is_frozen, read_file, read_state, runc_of, shim_of
+from shim.dockerd.starting_tasks import state_file
 from shim.domain.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -23,8 +25,6 @@ from shim.domain.errors import (
     Unsupported,
     reason_of,
 )
-from shim.engine.runc_files import Unfit, bundle_of, is_frozen, read_file, read_state, runc_of, shim_of
-from shim.engine.tasks import state_file
 from shim.own_exec.command import STDOUT
 from shim.own_exec.own_exec import Command, OwnExec
 

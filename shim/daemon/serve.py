@@ -39,12 +39,12 @@ from shim.daemon.shim_leaks import ShimLeaks
 from shim.daemon.signals import STOP_SIGNALS, handling_signals
 from shim.daemon.state_dump import StateDump
 from shim.daemon.watchdog import Watchdog, check_server
+from shim.dockerd.facts import EngineFacts
+from shim.dockerd.starting_tasks import TaskWatch
 from shim.domain.errors import FailedPrecondition
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
-from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.status import METRICS_READY, STREAMING_ADDRESS_READY

@@ -8,8 +8,8 @@ import structlog
 from shim import pod
 from shim.base import deadline
 from shim.base.process import ProcessHandle
+from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.domain.errors import ShimError
-from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.runtime import Runtime
 
 INTERVAL = 600.0

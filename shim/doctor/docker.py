@@ -9,16 +9,16 @@ from pathlib import Path
 from shim.base import deadline
 from shim.checkpoint import root as state
 from shim.config.model import Config
+from shim.dockerd.facts import EngineFacts
+from shim.dockerd.image_store import has_writable_layers
+from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.doctor.findings import Finding
 from shim.doctor.kubelet import accepts_cgroup_v1
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
-from shim.engine.facts import EngineFacts
-from shim.engine.image_store import has_writable_layers
 from shim.engine.interface import Engine
-from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.oci.user_namespaces import INSTALL, UserNamespaces
 from shim.spec.sandbox import OOM_SCORE_ADJ
 

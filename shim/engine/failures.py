@@ -36,7 +36,6 @@ from shim.engine.errors import (
     RemovalInProgress,
     TooManyRequests,
 )
-from shim.engine.runc import plain_start_error
 
 MAX_MESSAGE = 4096
 """Characters kept from the text of an error."""
@@ -187,6 +186,35 @@ def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> Shi
         if is_image
         else FailedPrecondition(f"{what}: {refused.message}")
     )
+
+
+_START_PREFIXES = (
+    "failed to create task for container: ",
+    "failed to create shim task: ",
+    "failed to create shim: ",
+    "failed to start shim: ",
+    "OCI runtime create failed: ",
+    "OCI runtime start failed: ",
+    "runc create failed: ",
+    "runc start failed: ",
+    "unable to start container process: ",
+    "error during container init: ",
+)
+"""The prefixes that runc, containerd and Docker add to an error, in Engine 20.10 to 28."""
+
+_UNKNOWN_CODE = ": unknown"
+"""The gRPC code of containerd's answer, which old Engines put between the text and Docker's advice."""
+
+
+def plain_start_error(text: str) -> str:
+    """Return the cause without the prefixes, such as `exec: "x": executable file not found in $PATH`."""
+    cause = text.strip()
+    while layer := next((layer for layer in _START_PREFIXES if cause.startswith(layer)), ""):
+        cause = cause.removeprefix(layer)
+    if cause == text.strip():
+        return text
+    cause = cause.removesuffix(_UNKNOWN_CODE).replace(f"{_UNKNOWN_CODE}: Are you trying to", ": Are you trying to")
+    return cause or text
 
 
 def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimError:

@@ -3,7 +3,7 @@
 import time
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.image_store import store_root
+from shim.dockerd.image_store import store_root
 from shim.runtime import Runtime
 from shim.stats_cache import StoreUsage
 

@@ -15,11 +15,11 @@ import structlog
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.credentials.model import Credentials
+from shim.dockerd.image_store import is_containerd_store
 from shim.domain import references
 from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.domain.ids import ImageId
 from shim.engine.errors import RegistryDenied, RegistryErrorUnknown, RegistryUnavailable, TooManyRequests
-from shim.engine.image_store import is_containerd_store
 from shim.engine.interface import RegistryAuth
 from shim.image.registry_auth import engine_auth, is_given, other_registry, registry_auth, without_secrets
 from shim.image.stall_timeout import Observer, StallTimeout

@@ -6,8 +6,8 @@ from typing import Any
 
 from shim.checkpoint.root import ORDERS
 from shim.config.model import Config
+from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.domain.errors import InvalidArgument
-from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.install.dockerd import Dockerd
 from shim.install.layout import OCI_RUNTIME
 from shim.install.record import DockerChange, digest

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from shim.config.model import Config
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
 from shim.engine.answers import EngineInfo
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.install import daemon_json, layout
 from shim.install.dockerd import Dockerd
 from shim.install.node import Node

@@ -9,9 +9,9 @@ from pathlib import Path
 from shim.base.atomic_files import failing_as
 from shim.checkpoint.root import remove_state
 from shim.config.model import Config
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.doctor.units import SERVICE
 from shim.domain.errors import FailedPrecondition, ShimError
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.install import daemon_json, layout
 from shim.install.docker import knows_runtime, reload_docker
 from shim.install.node import Node

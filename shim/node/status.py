@@ -5,9 +5,9 @@ import msgspec
 import shim
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import ShimError
 from shim.engine.answers import EngineInfo
-from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.runtime import Runtime
 from shim.spec.read_only import recursive_read_only_supported
 

@@ -9,11 +9,11 @@ import structlog
 import shim.oci_runtime
 from shim.base.single_flight import Background
 from shim.base.spawn import run_bounded
+from shim.dockerd.facts import EngineFacts
+from shim.dockerd.image_store import store_root
+from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.domain.errors import ShimError, reason_of
 from shim.engine.answers import EngineInfo
-from shim.engine.facts import EngineFacts
-from shim.engine.image_store import store_root
-from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.oci_runtime.command import SELF_TEST
 
 INSTALL = "pydockershim install --docker"

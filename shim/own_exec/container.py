@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from shim.base.proc import lines, value_of
-from shim.domain.errors import reason_of
-from shim.engine.runc_files import (
+from shim.dockerd.runc_files import (
     Unfit,
     began,
     bundle_of,
@@ -27,6 +26,7 @@ from shim.engine.runc_files import (
     status,
     word,
 )
+from shim.domain.errors import reason_of
 from shim.own_exec import kernel
 
 # fmt: off

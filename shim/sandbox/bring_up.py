@@ -11,8 +11,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.gather import gather
 from shim.base.rollback import Rollback
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.dockerd.starting_tasks import StartingTask
 from shim.domain.errors import FailedPrecondition
-from shim.engine.tasks import StartingTask
 from shim.runtime import Runtime
 from shim.sandbox import dns, network
 from shim.spec.defaults import docker_cgroup_parent

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from shim.api.v1 import api_pb2 as pb
 from shim.config.wildcard import expression_from_wildcard
+from shim.dockerd.runc import SHIM_GROUP
 from shim.engine.connection import ApiVersion
-from shim.engine.runc import SHIM_GROUP
 from shim.engine.versions import require_api
 from shim.runtime import Runtime
 

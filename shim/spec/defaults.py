@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config, DockerLogDriver
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
 from shim.domain.labels import ownership_fields
 from shim.engine.interface import JsonObject
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.logs.drivers import FORMATS
 from shim.runtime import Runtime
 from shim.spec.seccomp import seccomp_of_daemon

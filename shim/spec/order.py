@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from shim.api.v1 import api_pb2 as pb
+from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import FailedPrecondition
-from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.oci import orders
 from shim.oci.user_namespaces import INSTALL, orders_directory
 from shim.oci_runtime.order import Json, Order

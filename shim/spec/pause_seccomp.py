@@ -7,7 +7,7 @@ the pod lives (docs/performance.md, docs/docker-quirks.md).
 
 import msgspec
 
-from shim.engine.runc import has_runc_shim
+from shim.dockerd.runc import has_runc_shim
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.runc import SHIM_GROUP, has_runc_shim, shim_group
+from shim.dockerd.runc import SHIM_GROUP, has_runc_shim, shim_group
 from shim.runtime import Runtime
 from shim.spec.annotations import ANNOTATIONS_API
 from shim.view.records import SandboxRecord

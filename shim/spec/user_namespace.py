@@ -6,8 +6,8 @@ Docker creates the containers with that runtime, and an order between create and
 from collections.abc import Sequence
 
 from shim.api.v1 import api_pb2 as pb
+from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.engine.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.oci_runtime.order import UserNamespace
 from shim.runtime import Runtime
 

@@ -18,9 +18,9 @@ from typing import Protocol
 import structlog
 
 from shim.base import deadline
+from shim.dockerd.image_store import image_copy, layer_directory, writable_directory
+from shim.dockerd.overlay import upper_directory
 from shim.domain.errors import ShimError
-from shim.engine.image_store import image_copy, layer_directory, writable_directory
-from shim.engine.overlay import upper_directory
 from shim.runtime import Runtime
 from shim.stats.readings import running_containers
 from shim.stats_cache import FileSystem, LayerUsage

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import structlog
 
+from shim.dockerd.image_store import is_containerd_store, is_measurable, store_parts, store_root
+from shim.dockerd.overlay import upper_directories
 from shim.domain.errors import ShimError
-from shim.engine.image_store import is_containerd_store, is_measurable, store_parts, store_root
-from shim.engine.overlay import upper_directories
 from shim.runtime import Runtime
 from shim.stats.disk import Sum
 from shim.stats_cache import StoreUsage

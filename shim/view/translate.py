@@ -11,6 +11,7 @@ from google.protobuf.json_format import ParseError
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import NEVER, SECOND, ns_from_rfc3339
+from shim.dockerd.runc import exec_root, shim_group
 from shim.domain import labels, references
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ContainerId, ImageId, SandboxId
@@ -23,7 +24,7 @@ from shim.engine.answers import (
     ImageSummary,
     MountPoint,
 )
-from shim.engine.runc import exec_root, plain_start_error, shim_group
+from shim.engine.failures import plain_start_error
 from shim.view.cri_dockerd_pods import container_config, legacy_name, sandbox_config
 from shim.view.records import ContainerRecord, ContainerState, ImageRecord, Record, SandboxRecord
 

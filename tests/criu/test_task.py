@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shim.criu.checkpoint import read_task
+from shim.dockerd import runc_files
+from shim.dockerd.starting_tasks import state_file
 from shim.domain.errors import FailedPrecondition
-from shim.engine import runc_files
-from shim.engine.tasks import state_file
 
 ID = "0123456789abcdef"
 OVERLAY = b"1 0 0:1 / / rw - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w\n"

@@ -11,7 +11,7 @@ from shim.daemon.shim_leaks import ShimLeaks, maker_of
 from shim.domain.errors import Unavailable
 from shim.engine.answers import ContainerSummary
 from shim.runtime import Runtime
-from tests.engine.shims import make_task, running_shim
+from tests.dockerd.shims import make_task, running_shim
 from tests.fakes.engine import FakeEngine
 
 

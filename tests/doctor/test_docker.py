@@ -5,13 +5,13 @@ import msgspec
 import pytest
 
 from shim.config.model import Config
+from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.doctor import docker
 from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import Runtime, SwarmInfo
 from shim.engine.client import DockerEngine
-from shim.engine.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from tests.fakes.engine import FakeEngine
 from tests.users import unprivileged_files
 

@@ -35,6 +35,7 @@ from shim.engine.failures import (
     error_from_pull_failure,
     error_from_refusal,
     error_from_start_refusal,
+    plain_start_error,
     refusal_message,
 )
 from tests.fakes.engine import FakeEngine
@@ -331,3 +332,52 @@ def test_a_client_that_leaves_ends_the_call(engine: FakeEngine) -> None:
     scope.cancel()
     with deadline.entered(scope), pytest.raises(Cancelled), answered_within(30, what="ping Docker"):
         engine.ping()
+
+
+RUNC = "OCI runtime create failed: runc create failed: "
+OLD, NEW = (
+    f"failed to create shim task: {RUNC}",
+    f"failed to create task for container: failed to create shim task: {RUNC}",
+)
+PROCESS = "unable to start container process: "
+
+
+@pytest.mark.parametrize(
+    ("reported", "plain"),
+    [
+        (
+            f'{NEW}{PROCESS}exec: "nope": executable file not found in $PATH',
+            'exec: "nope": executable file not found in $PATH',
+        ),
+        (
+            f'{OLD}{PROCESS}exec: "nope": executable file not found in $PATH: unknown',
+            'exec: "nope": executable file not found in $PATH',
+        ),
+        (
+            f"{OLD}{PROCESS}unable to apply caps: operation not permitted: unknown",
+            "unable to apply caps: operation not permitted",
+        ),
+        (
+            f"{OLD}{PROCESS}error during container init: mount: not a directory: unknown: Are you trying to mount",
+            "mount: not a directory: Are you trying to mount",
+        ),
+        (f"{NEW}string SCMP_ARCH_FOO is not a valid arch", "string SCMP_ARCH_FOO is not a valid arch"),
+        ("unable to find user x: no matching entries", "unable to find user x: no matching entries"),
+        ("cannot start a stopped process: unknown", "cannot start a stopped process: unknown"),
+        ("runc create failed: ", "runc create failed: "),
+        ("", ""),
+    ],
+    ids=[
+        "new",
+        "old",
+        "capabilities",
+        "advice",
+        "profile",
+        "docker's own",
+        "containerd's own",
+        "nothing left",
+        "empty",
+    ],
+)
+def test_plain_start_error_is_the_cause(reported: str, plain: str) -> None:
+    assert plain_start_error(reported) == plain

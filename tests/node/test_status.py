@@ -8,10 +8,10 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.checkpoint.engine import EngineStore
+from shim.dockerd.facts import EngineFacts
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.answers import Runtime as OciRuntime
-from shim.engine.facts import EngineFacts
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config
@@ -46,7 +46,7 @@ def test_an_unreachable_docker_is_a_condition_and_no_error(rt: Runtime, engine: 
 def test_the_condition_of_a_hung_docker_says_what_hangs(
     rt: Runtime, engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("shim.dockerd.facts.ANSWER_SECONDS", 0.1)
     rt.view.sandboxes()
     fresh = replace(rt, facts=EngineFacts(engine, restrict_oom_score_adj="false"))
     engine.answered_at = -math.inf

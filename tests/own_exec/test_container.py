@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shim.base.process import ProcessHandle
-from shim.engine import runc_files
-from shim.engine.tasks import state_file
+from shim.dockerd import runc_files
+from shim.dockerd.starting_tasks import state_file
 from shim.own_exec import container as module
 from shim.own_exec.container import Container, Unsuited, check_same_rights, namespaces_of, read_container
 from tests.waits import wait_until

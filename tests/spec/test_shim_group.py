@@ -10,9 +10,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.gather import gather
 from shim.config.model import Config
 from shim.container.start import start_container
+from shim.dockerd.runc import SHIM_GROUP
 from shim.domain.ids import ContainerId, SandboxId
 from shim.engine.answers import Runtime as KnownRuntime
-from shim.engine.runc import SHIM_GROUP
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
 from tests import pods

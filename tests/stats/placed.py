@@ -8,8 +8,8 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.locator import Place
 from shim.cgroup.places import Group
+from shim.dockerd.facts import EngineFacts
 from shim.domain.ids import ContainerId, SandboxId
-from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.runtime import Runtime
 from tests.cgroup.trees import group_v1, group_v2, pod_group

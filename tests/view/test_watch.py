@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.dockerd.facts import EngineFacts
 from shim.domain import labels
 from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerSummary, Event, ImageSettings
-from shim.engine.facts import EngineFacts
 from shim.view import refresh, translate
 from shim.view.availability import NOT_SYNCED
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED

@@ -114,7 +114,6 @@ class EngineFacts:
         if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
             self._pings.join(what=PING)  # which ANSWER_SECONDS bounds
         if self._info is None:
-
             with answered_within(end - time.monotonic(), what=_READ):
                 self._info_reads.join(what=_READ)
         elif self._is_outdated or self._age() > INFO_AGE:

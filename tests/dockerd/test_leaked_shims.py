@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shim.engine import leaked_shims as module
-from shim.engine.leaked_shims import LeakedShim, Maker, leaked_shims
-from tests.engine.shims import make_task, running_shim
+from shim.dockerd import leaked_shims as module
+from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
+from tests.dockerd.shims import make_task, running_shim
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline
+from shim.dockerd.starting_tasks import AT_ONCE, SEARCHES, STATE_LIMIT, TaskWatch
 from shim.domain.errors import DeadlineExceeded
-from shim.engine.tasks import AT_ONCE, SEARCHES, STATE_LIMIT, TaskWatch
 from tests.mounts import need_root
 from tests.waits import SECONDS, wait_until
 

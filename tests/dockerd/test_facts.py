@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from shim.base import deadline
+from shim.dockerd.facts import INFO_AGE, RECENT_SECONDS, EngineFacts
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import Runtime
-from shim.engine.facts import INFO_AGE, RECENT_SECONDS, EngineFacts
 from tests.facts import own_score
 from tests.fakes.engine import FakeEngine
 from tests.waits import wait_until
@@ -106,7 +106,7 @@ def test_auto_ignores_capabilities_in_a_user_namespace(
 
 SET_LOWEST = """
 from pathlib import Path
-from shim.engine.facts import EngineFacts
+from shim.dockerd.facts import EngineFacts
 from tests.fakes.engine import FakeEngine
 
 lowest = EngineFacts(FakeEngine(), restrict_oom_score_adj="auto").possible_oom_score_adj(-998)
@@ -129,7 +129,7 @@ def test_the_lowest_score_in_a_user_namespace_is_the_kernels() -> None:
 
 @dataclass
 class Memory:
-    """A `shim.engine.facts.Kept` in memory."""
+    """A `shim.dockerd.facts.Kept` in memory."""
 
     server_version: str = ""
     cgroup_driver: str = ""
@@ -146,8 +146,8 @@ def aged(known: EngineFacts, *, seconds: float) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits of the tests."""
-    monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr("shim.engine.facts.FALLBACK_SECONDS", 0.05)
+    monkeypatch.setattr("shim.dockerd.facts.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("shim.dockerd.facts.FALLBACK_SECONDS", 0.05)
 
 
 def test_an_engine_that_answers_passes_the_check(engine: FakeEngine) -> None:
@@ -264,7 +264,7 @@ def test_an_unanswering_new_daemon_has_the_previous_description(engine: FakeEngi
 
 
 def test_info_has_a_deadline(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shim.engine.facts.INFO_SECONDS", 0.02)
+    monkeypatch.setattr("shim.dockerd.facts.INFO_SECONDS", 0.02)
     with engine.held("info"), pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.02 s"):
         facts(engine).info()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shim.base.proc import mounts
-from shim.engine.overlay import root_upper_directory, upper_directories, upper_directory
+from shim.dockerd.overlay import root_upper_directory, upper_directories, upper_directory
 
 GRAPH = (
     "1083 990 0:152 / / rw,relatime master:311 - overlay overlay rw,lowerdir=/a/1/diff:/a/2/diff,"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shim.engine import image_store
-from shim.engine.answers import EngineInfo
-from shim.engine.image_store import (
+from shim.dockerd import image_store
+from shim.dockerd.image_store import (
     container_root,
     has_writable_layers,
     is_measurable,
@@ -18,6 +17,7 @@ from shim.engine.image_store import (
     store_root,
     writable_directory,
 )
+from shim.engine.answers import EngineInfo
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"

@@ -12,8 +12,8 @@ import msgspec
 
 from shim.base.atomic_files import read_regular
 from shim.base.proc import value_of
-from shim.engine.runc import ORDERED_RUNTIME
-from shim.engine.tasks import STATE_LIMIT, state_file
+from shim.dockerd.runc import ORDERED_RUNTIME
+from shim.dockerd.starting_tasks import STATE_LIMIT, state_file
 
 STATUS_BYTES = 1 << 16
 """Bytes read from a file of /proc."""

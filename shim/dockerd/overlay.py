@@ -10,7 +10,7 @@ def upper_directory(process: Path) -> Path:
     """Return the writable layer of the container of a process (`/proc/<pid>`).
 
     The path is empty if no layer is visible or the process is gone, and may be relative (see
-    `shim.engine.image_store.layer_directory`).
+    `shim.dockerd.image_store.layer_directory`).
     """
     return root_upper_directory(_mounts(process))
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from shim.dockerd.overlay import upper_directory
 from shim.engine.answers import EngineInfo
-from shim.engine.overlay import upper_directory
 
 _KIND = "driver-type"
 """A key in DriverStatus, which graph drivers lack."""

@@ -1,4 +1,4 @@
-"""Facts about runc: the names of its runtimes, its containerd-shim, and its error texts. Pure."""
+"""Facts about runc: the names of its runtimes and its containerd-shim. Pure."""
 
 from shim.engine.answers import EngineInfo, HostSettings, NetworkSettings
 
@@ -12,23 +12,6 @@ ORDERS_OPTION = "--orders"
 
 _RUNC = frozenset({"runc", "io.containerd.runc.v2", ORDERED_RUNTIME})
 """Docker's names of runtimes with that containerd-shim. Runtimes that an administrator added may have another."""
-
-_LAYERS = (
-    "failed to create task for container: ",
-    "failed to create shim task: ",
-    "failed to create shim: ",
-    "failed to start shim: ",
-    "OCI runtime create failed: ",
-    "OCI runtime start failed: ",
-    "runc create failed: ",
-    "runc start failed: ",
-    "unable to start container process: ",
-    "error during container init: ",
-)
-"""The prefixes that runc, containerd and Docker add to an error, in Engine 20.10 to 28."""
-
-_NO_CODE = ": unknown"
-"""The gRPC code of containerd's answer, which old Engines put between the text and Docker's advice."""
 
 
 def has_runc_shim(info: EngineInfo, runtime: str) -> bool:
@@ -45,14 +28,3 @@ def exec_root(network: NetworkSettings | None) -> str:
     """Return Docker's exec root from the network namespace path of a running container; else empty."""
     root, found, _ = (network.sandbox_key if network else "").rpartition("/netns/")
     return root if found else ""
-
-
-def plain_start_error(text: str) -> str:
-    """Return the cause without the prefixes, such as `exec: "x": executable file not found in $PATH`."""
-    cause = text.strip()
-    while layer := next((layer for layer in _LAYERS if cause.startswith(layer)), ""):
-        cause = cause.removeprefix(layer)
-    if cause == text.strip():
-        return text
-    cause = cause.removesuffix(_NO_CODE).replace(f"{_NO_CODE}: Are you trying to", ": Are you trying to")
-    return cause or text

@@ -102,7 +102,7 @@ def test_a_root_without_overlayfs_is_refused(make: Make, pid: int, monkeypatch: 
 
 
 def test_another_process_is_refused(make: Make, pid: int) -> None:
-    with pytest.raises(FailedPrecondition, match=f"runc has process {pid}, docker {os.getpid()}"):
+    with pytest.raises(FailedPrecondition, match=f"runc has process {pid}, Docker {os.getpid()}"):
         read_task(ID, exec_root=make(), pid=os.getpid())
 
 

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import msgspec
 import shtab
 
 from shim import __version__
@@ -97,7 +96,7 @@ def _completion(shell: str) -> str:
 
 
 def _complete_value(action: argparse.Action) -> None:
-    kind = next(info.type for info in msgspec.structs.fields(Config) if info.name == action.dest)
+    kind = get_type_hints(Config)[action.dest]
     if get_origin(kind) is Literal:
         action.choices = get_args(kind)
     elif kind is bool:

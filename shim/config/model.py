@@ -1,13 +1,15 @@
 """Every setting of the server, with its unit and default.
 
-The field name is the key in TOML files; with `-` for `_` it is the flag. Names are cri-dockerd's where the meaning is
-the same.
+The field name is the key in TOML files; with `-` for `_` it is the flag. Names are cri-dockerd's where the meaning
+is the same. A new setting is a field here: its type, or the form attached to it, determines the accepted values.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from shim.config import forms
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
@@ -19,13 +21,13 @@ RestrictOomScoreAdj = Literal["auto", "true", "false"]
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The effective settings of a server."""
 
-    container_runtime_endpoint: str = "unix:///run/cri-dockerd.sock"
+    container_runtime_endpoint: Annotated[str, forms.LISTENING_ENDPOINT] = "unix:///run/cri-dockerd.sock"
     """Where the CRI is served: `unix:///path`, or `fd://` for a socket passed by systemd."""
 
-    docker_endpoint: str = "unix:///var/run/docker.sock"
+    docker_endpoint: Annotated[str, forms.DOCKER_ENDPOINT] = "unix:///var/run/docker.sock"
     """Where the Docker Engine listens: `unix:///path`. The Engine must run on this machine."""
 
-    root_directory: Path = Path("/var/lib/pydockershim")
+    root_directory: Annotated[Path, forms.PRIVATE_DIRECTORY] = Path("/var/lib/pydockershim")
     """State that must survive a restart (mode 0700): checkpoints in `sandboxes`, each pod's file in `resolv-conf`,
     limits that Docker cannot keep in `limits`, `pod-cidr`, Docker's last known version and cgroup driver in
     `engine.json`, and `lock`, which keeps a second server out."""
@@ -33,10 +35,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     netns_directory: Path = Path("/run/netns")
     """Where each pod's network namespace is pinned, as `cri-<sandbox id>`."""
 
-    pod_infra_container_image: str = "registry.k8s.io/pause:3.10.2"
+    pod_infra_container_image: Annotated[str, forms.IMAGE_REFERENCE] = "registry.k8s.io/pause:3.10.2"
     """Image of the pause container, which holds a pod's namespaces; pulled if missing, reported as pinned."""
 
-    pinned_images: tuple[str, ...] = ()
+    pinned_images: Annotated[tuple[str, ...], forms.IMAGE_PATTERNS] = ()
     """Images the kubelet must not collect, in addition to the pause image: names with or without a tag, `*` for any
     characters."""
 
@@ -44,18 +46,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The kubelet's `--root-dir`, the first place to search for config.json and .dockercfg for pulls without
     credentials."""
 
-    image_credential_provider_config: str = ""
+    image_credential_provider_config: Annotated[str, forms.OPTIONAL_PATH] = ""
     """The kubelet's CredentialProviderConfig: a file, or a directory of such files; empty for no providers."""
 
-    image_credential_provider_bin_dir: str = ""
+    image_credential_provider_bin_dir: Annotated[str, forms.OPTIONAL_PATH] = ""
     """Directory of the credential provider plugins that the file names."""
 
-    image_pull_progress_deadline: float = 60.0
+    image_pull_progress_deadline: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero="no limit")] = 60.0
     """Seconds without progress (download or extraction) after which a pull is aborted; 0 waits forever. While Docker
     queues the pull behind others the limit is ten times as long, and sixty times while this server's other pulls make
     progress."""
 
-    runtime_request_timeout: float = 120.0
+    runtime_request_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero=forms.DEFAULT)] = 120.0
     """Time limit of a call to Docker in seconds, in addition to a grace period that is part of the call; 0 is the
     default."""
 
@@ -72,48 +74,50 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cni_cache_dir: Path = Path("/var/lib/cni/cache")
     """Where CNI results are kept, in the format of the CNI reference library."""
 
-    cni_plugin_timeout: float = 220.0
+    cni_plugin_timeout: Annotated[float, forms.seconds(least=1)] = 220.0
     """Seconds after which a run of a CNI plugin is killed."""
 
-    cni_conf_template: str = ""
+    cni_conf_template: Annotated[str, forms.OPTIONAL_PATH] = ""
     """Template of a CNI configuration that is written to `cni_conf_dir`, as its last file, once the node's pod address
     ranges are known; empty for none."""
 
-    cni_gc_interval: float = 600.0
+    cni_gc_interval: Annotated[
+        float, forms.seconds(least=forms.MIN_SECONDS, zero="no clean-up, not even at the start")
+    ] = 600.0
     """Seconds between clean-ups of networks that no longer belong to a pod; the first is at the start."""
 
-    network_plugin: NetworkPlugin = "cni"
+    network_plugin: Annotated[NetworkPlugin, forms.NETWORK_PLUGIN] = "cni"
     """How pods get their network: `cni`, or `none` for only a loopback interface."""
 
-    pod_cidr: str = ""
+    pod_cidr: Annotated[str, forms.POD_RANGES] = ""
     """Pod address ranges of this node, comma-separated, used until UpdateRuntimeConfig sets them."""
 
-    streaming_bind_addr: str = "127.0.0.1:0"
+    streaming_bind_addr: Annotated[str, forms.BIND_ADDRESS] = "127.0.0.1:0"
     """Where exec, attach and port-forward are served: an IP address, or IP:PORT; port 0 picks a free port."""
 
-    streaming_tls_cert_file: str = ""
+    streaming_tls_cert_file: Annotated[str, forms.OPTIONAL_PATH] = ""
     """Certificate chain (PEM) for streaming over TLS; empty for plain HTTP."""
 
-    streaming_tls_key_file: str = ""
+    streaming_tls_key_file: Annotated[str, forms.OPTIONAL_PATH] = ""
     """Private key (PEM) of that certificate."""
 
-    streaming_tls_client_ca_file: str = ""
+    streaming_tls_client_ca_file: Annotated[str, forms.OPTIONAL_PATH] = ""
     """CA certificates (PEM) that streaming clients' certificates must be signed by; empty requires no client
     certificate."""
 
     streaming_allow_plain_remote: bool = False
     """Whether streaming may be served without TLS on a non-loopback address."""
 
-    streaming_idle_timeout: float = 14400.0
+    streaming_idle_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero="no limit")] = 14400.0
     """Seconds without traffic in either direction after which a session is ended; 0 waits forever."""
 
-    streaming_creation_timeout: float = 30.0
+    streaming_creation_timeout: Annotated[float, forms.seconds(least=1)] = 30.0
     """Seconds a client has to open the streams of its session."""
 
-    streaming_max_sessions: int = 512
+    streaming_max_sessions: Annotated[int, forms.number(1, 10_000)] = 512
     """Maximum concurrent sessions of exec, attach and port-forward; further sessions are refused with 503."""
 
-    streaming_max_sessions_per_container: int = 64
+    streaming_max_sessions_per_container: Annotated[int, forms.number(1, 10_000)] = 64
     """Maximum concurrent sessions for a container; for port-forward, for a pod."""
 
     nri: bool = True
@@ -131,10 +135,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nri_plugin_config_path: Path = Path("/etc/nri/conf.d")
     """Directory of their configurations: `10-logger.conf`, or `logger.conf`."""
 
-    nri_plugin_registration_timeout: float = 5.0
+    nri_plugin_registration_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS)] = 5.0
     """Seconds an NRI plugin has to register, and to answer the initial synchronization."""
 
-    nri_plugin_request_timeout: float = 2.0
+    nri_plugin_request_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS)] = 2.0
     """Seconds an NRI plugin has to answer a request; a plugin that takes longer is dropped."""
 
     nri_default_validator: bool = False
@@ -159,47 +163,50 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nri_reject_sysctl_adjustment: bool = False
     """Whether the validator refuses containers whose sysctls a plugin has changed."""
 
-    nri_required_plugins: tuple[str, ...] = ()
+    nri_required_plugins: Annotated[tuple[str, ...], forms.PLUGIN_NAMES] = ()
     """NRI plugins without which the validator refuses to create containers."""
 
-    nri_tolerate_missing_plugins_annotation: str = ""
+    nri_tolerate_missing_plugins_annotation: Annotated[str, forms.OPTIONAL_ANNOTATION] = ""
     """Annotation by which a pod does not require these plugins; empty for none."""
 
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` detects whether that is
     needed."""
 
-    pod_annotations: tuple[str, ...] = ()
+    pod_annotations: Annotated[tuple[str, ...], forms.ANNOTATION_PATTERNS] = ()
     """Annotations of pods that are passed to the OCI runtime, for the pause container and every other: keys, `*` for
     any characters."""
 
-    container_annotations: tuple[str, ...] = ()
+    container_annotations: Annotated[tuple[str, ...], forms.ANNOTATION_PATTERNS] = ()
     """Annotations of containers that are passed to the OCI runtime as well: keys, `*` for any characters."""
 
     docker_log_driver: DockerLogDriver = "json-file"
     """How Docker keeps its own copy of a new container's output: `local` also keeps bytes that are not UTF-8."""
 
-    docker_log_max_size: str = "16m"
+    docker_log_max_size: Annotated[str, forms.LOG_SIZE] = "16m"
     """Size at which Docker rotates its own copy of a container's output, which `docker logs` shows."""
 
-    docker_log_max_file: int = 2
+    # Docker truncates a single file in place, and output that was not copied by then is lost.
+    docker_log_max_file: Annotated[int, forms.number(2, 100)] = 2
     """Number of files that Docker keeps of that copy. Output that is missing in the CRI log is copied from them."""
 
-    shutdown_grace: float = 240.0
+    shutdown_grace: Annotated[float, forms.seconds(zero="calls in flight are cut off at once")] = 240.0
     """Seconds that pods being created, such as in a CNI ADD, may take after SIGTERM. Reads are still answered."""
 
-    metrics_bind_addr: str = ""
+    metrics_bind_addr: Annotated[str, forms.HTTP_ADDRESS] = ""
     """Where the server's own metrics are served over HTTP, as `host:port`; a port alone means 127.0.0.1. Empty: not
     served."""
 
-    tracing_endpoint: str = ""
+    tracing_endpoint: Annotated[str, forms.COLLECTOR] = ""
     """Where traces of RPCs are sent: an OpenTelemetry collector with OTLP over gRPC. Empty: nowhere. Needs the extra
     libraries of `pydockershim[tracing]`."""
 
-    tracing_sampling_rate_per_million: int = 0
+    tracing_sampling_rate_per_million: Annotated[
+        int, forms.number(0, 1_000_000, zero="only RPCs whose client traces them")
+    ] = 0
     """How many RPCs in a million are traced if their client does not decide: a kubelet with tracing decides itself."""
 
-    log_level: LogLevel = "info"
+    log_level: Annotated[LogLevel, forms.LOG_LEVEL] = "info"
     """Lowest severity that is logged."""
 
     log_format: LogFormat = "auto"

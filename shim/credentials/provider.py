@@ -15,7 +15,7 @@ import structlog
 
 from shim.base import deadline
 from shim.base.single_flight import SingleFlight
-from shim.config.fields import seconds_from
+from shim.config.forms import seconds_from
 from shim.credentials.matching import key_from_location, matches
 from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, failure_of, run_helper

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from shim.base.atomic_files import read_regular
-from shim.config.fields import seconds_from
+from shim.config.forms import seconds_from
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 T = TypeVar("T")

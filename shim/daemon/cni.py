@@ -9,6 +9,7 @@ import structlog
 
 from shim.base import deadline
 from shim.checkpoint.pod_cidr import PodCidr
+from shim.cni import environment, host_files
 from shim.cni.network_source import network_source
 from shim.cni.plugins import Plugins
 from shim.cni.programs import find_plugins_via
@@ -20,6 +21,9 @@ from shim.runtime import Cni, Runtime
 
 _CNI_CONF_SECONDS = 2.0
 """Seconds to write the server's CNI configuration at the start; after that it is retried in the background."""
+
+HELPER_MODULES = tuple(module.__name__ for module in (environment, host_files))
+"""Modules of CNI's functions that run in the helper process for host paths."""
 
 log = structlog.get_logger(__name__)
 

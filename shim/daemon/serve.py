@@ -29,7 +29,7 @@ from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
 from shim.daemon.background import background
-from shim.daemon.cni import running_cni, write_cni_conf, write_cni_conf_later
+from shim.daemon.cni import HELPER_MODULES, running_cni, write_cni_conf, write_cni_conf_later
 from shim.daemon.loopback import guarding_loopback
 from shim.daemon.network_cleanup import cleaning_networks
 from shim.daemon.nri import serving_plugins
@@ -179,7 +179,7 @@ def _runtime(config: Config, stream_tokens: Tokens, *, dump: StateDump) -> Itera
     with contextlib.ExitStack() as ending:
         engine = _engine(config, dump=dump)
         ending.callback(engine.close)
-        host_fs = HostFs()
+        host_fs = HostFs(modules=HELPER_MODULES)
         host_fs.start()
         ending.callback(host_fs.stop)
         keyring = keyring_of_node(config, environ=os.environ, call=host_fs.call)

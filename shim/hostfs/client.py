@@ -17,7 +17,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -89,7 +89,9 @@ class _Pending:
 class HostFs:
     """The helper process, started on the first call and restarted if it dies. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, modules: Sequence[str] = ()) -> None:
+        """Have the helper process import `modules` at its start: functions to call that are not in this package."""
+        self._modules = tuple(modules)
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
@@ -257,7 +259,7 @@ class HostFs:
             raise Unavailable("the server is stopping")
         if self._process is None:
             try:
-                process = ChildProcess("shim.hostfs.worker")
+                process = ChildProcess("shim.hostfs.worker", *self._modules)
                 self._reader = self._start_reader(process)
             except (OSError, RuntimeError) as error:
                 raise Unavailable(f"start the helper process for host paths: {error}") from error

@@ -9,32 +9,30 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 
 from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 
 MODULES = (
     "shim.base.atomic_files",
-    "shim.cni.host_files",
-    "shim.cni.environment",
     "shim.hostfs.file_parts",
     "shim.hostfs.host_devices",
     "shim.hostfs.host_paths",
     "shim.hostfs.profile_file",
     "shim.hostfs.relabel",
 )
-"""The modules of the functions that the server calls here. They are imported at the start, so that all of them have the
-version of the server that started this process, even if another version has been installed since. Listed by name,
-because some are in layers above this package; each call would import its module anyway."""
+"""Modules of functions that the server calls here. They and the modules on the command line are imported at the start,
+so that all of them have the version of the server that started this process, even if another was installed since."""
 
 
 _SERVER_ENDED = (BrokenPipeError, ConnectionResetError)
 """Exceptions of a socket whose peer has closed it, instead of an end of file, if calls or answers are in transit."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, modules: Sequence[str]) -> None:
     """Serve calls from the socket `descriptor` until the server closes it."""
-    for module in MODULES:
+    for module in (*MODULES, *modules):
         importlib.import_module(module)
     server = socket.socket(fileno=descriptor)
     with suppress(*_SERVER_ENDED):
@@ -65,4 +63,4 @@ def _pack_failure(number: int, failure: Exception) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -4,7 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.config.fields import Field, fields, seconds_from
+from shim.config.fields import Field, fields
+from shim.config.forms import seconds_from
 from shim.config.model import Config
 
 

@@ -6,6 +6,7 @@ The helper process imports this module, so it imports little.
 import errno
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,18 @@ from shim.base.atomic_files import open_regular
 PART = 64 << 10
 """Bytes per call. Most files are smaller and take a single call."""
 
-Call = Callable[[Callable[[], bytes]], bytes]
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file."""
+
+    content: bytes
+    """PART bytes; fewer at the end of the file."""
+    version: tuple[int, int, int]
+    """Inode, size and modification time of the file."""
+
+
+Call = Callable[[Callable[[], Part]], Part]
 """Calls a function in the helper process."""
 
 
@@ -23,23 +35,26 @@ def present(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not _is_missing(path)]
 
 
-def read_part(path: Path, *, offset: int) -> bytes:
-    """Return PART bytes of a regular file from `offset`, fewer at its end. Raise OSError."""
+def read_part(path: Path, *, offset: int) -> Part:
+    """Return a part of a regular file from `offset`. Raise OSError."""
     with open_regular(path) as file:
+        status = os.fstat(file.fileno())
         file.seek(offset)
-        return file.read(PART)
+        return Part(file.read(PART), (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 def read_parts(path: Path, *, most: int, call: Call) -> bytes:
     """Read a regular file of at most `most` bytes. Raise OSError, and exceptions of `call`."""
-    content = bytearray()
-    while True:
+    first = part = call(partial(read_part, path, offset=0))
+    content = bytearray(part.content)
+    while len(part.content) == PART and len(content) <= most:
         part = call(partial(read_part, path, offset=len(content)))
-        content += part
-        if len(content) > most:
-            raise OSError(errno.EFBIG, f"more than {most} bytes")
-        if len(part) < PART:
-            return bytes(content)
+        if part.version != first.version:
+            raise OSError(errno.EAGAIN, "changed while it was read; try again")
+        content += part.content
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes")
+    return bytes(content)
 
 
 def _is_missing(path: str) -> bool:

@@ -19,7 +19,6 @@ MODULES = (
     "shim.hostfs.file_parts",
     "shim.hostfs.host_devices",
     "shim.hostfs.host_paths",
-    "shim.hostfs.profile_file",
     "shim.hostfs.relabel",
 )
 """Modules of functions that the server calls here. They and the modules on the command line are imported at the start,

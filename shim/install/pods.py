@@ -1,5 +1,8 @@
 """The pods on a node, which only the server can remove completely."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from shim.base import deadline
 from shim.checkpoint.root import SANDBOXES
 from shim.checkpoint.store import SUFFIX
@@ -8,6 +11,8 @@ from shim.domain.errors import ShimError
 from shim.domain.labels import may_be_of_a_pod
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
+
+T = TypeVar("T")
 
 _SECONDS = 10.0
 
@@ -22,22 +27,21 @@ def pods_on_node(config: Config) -> list[str]:
 
 def is_docker_empty(endpoint: str) -> bool:
     """Return whether Docker answers and runs no container."""
-    engine = DockerEngine(endpoint, request_timeout=_SECONDS)
-    try:
-        with deadline.bound(_SECONDS):
-            return all(row.state != "running" for row in engine.list_containers())
-    except ShimError:
-        return False
-    finally:
-        engine.close()
+    rows = _ask(endpoint, DockerEngine.list_containers)
+    return rows is not None and all(row.state != "running" for row in rows)
 
 
 def docker_info(endpoint: str) -> EngineInfo | None:
     """Return Docker's current info; None if it does not answer."""
+    return _ask(endpoint, DockerEngine.info)
+
+
+def _ask(endpoint: str, question: Callable[[DockerEngine], T]) -> T | None:
+    """Return Docker's answer; None if it does not answer."""
     engine = DockerEngine(endpoint, request_timeout=_SECONDS)
     try:
         with deadline.bound(_SECONDS):
-            return engine.info()
+            return question(engine)
     except ShimError:
         return None
     finally:
@@ -46,17 +50,9 @@ def docker_info(endpoint: str) -> EngineInfo | None:
 
 def _containers(endpoint: str) -> dict[str, str]:
     """Return the containers of pods, name by id; empty if Docker does not answer, since the checkpoints tell enough."""
-    engine = DockerEngine(endpoint, request_timeout=_SECONDS)
-    try:
-        with deadline.bound(_SECONDS):
-            rows = engine.list_containers()
-    except ShimError:
-        return {}
-    finally:
-        engine.close()
     return {
         row.id: name.removeprefix("/")
-        for row in rows
+        for row in _ask(endpoint, DockerEngine.list_containers) or ()
         for name in (row.names or [])[:1]
         if may_be_of_a_pod(row.labels or {}, network_mode=row.host_config.network_mode)
     }

@@ -8,9 +8,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import FailedPrecondition, reason_of
 from shim.engine.interface import JsonObject
+from shim.hostfs.file_parts import read_parts
 from shim.hostfs.host_devices import inspect_device
 from shim.hostfs.host_paths import HostSource, ensure_directory, inspect_host_path
-from shim.hostfs.profile_file import PART, Part, read_part
 from shim.hostfs.relabel import relabel
 from shim.runtime import Runtime
 from shim.spec.image_volumes import is_image_volume
@@ -51,21 +51,11 @@ def seccomp_profile(rt: Runtime, context: pb.LinuxContainerSecurityContext | pb.
 
 
 def _profile_content(rt: Runtime, path: Path) -> bytes:
-    first = part = _profile_part(rt, path, offset=0)
-    content = bytearray(part.content)
-    while len(part.content) == PART and len(content) <= MAX_PROFILE:
-        part = _profile_part(rt, path, offset=len(content))
-        if part.version != first.version:
-            raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: changed while it was read; try again")
-        content += part.content
-    if len(content) > MAX_PROFILE:
-        raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: more than {MAX_PROFILE} bytes")
-    return bytes(content)
-
-
-def _profile_part(rt: Runtime, path: Path, *, offset: int) -> Part:
-    read = partial(read_part, path, offset=offset, field=FIELD)
-    return rt.host_fs.call(read, path=str(path), what=f"read {FIELD}")
+    call = partial(rt.host_fs.call, path=str(path), what=f"read {FIELD}")
+    try:
+        return read_parts(path, most=MAX_PROFILE, call=call)
+    except OSError as error:
+        raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: {reason_of(error)}") from error
 
 
 def ensure_host_paths(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:

@@ -10,7 +10,8 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition
-from shim.hostfs.profile_file import PART
+from shim.hostfs import file_parts
+from shim.hostfs.file_parts import PART
 from shim.runtime import Runtime
 from shim.spec import host_calls as module
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
@@ -116,7 +117,7 @@ def hanging(calls: pytest.MonkeyPatch, tmp_path: Path, name: str) -> Iterator[No
     fifo = tmp_path / f"{name}.fifo"
     os.mkfifo(fifo)
     with calls.context() as hung:
-        hung.setattr(module, name, partial(read, str(fifo)))
+        hung.setattr(file_parts if name == "read_part" else module, name, partial(read, str(fifo)))
         yield
     with fifo.open("wb"):
         pass

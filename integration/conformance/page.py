@@ -36,7 +36,7 @@ that store.
 _CRITEST = """\
 ## critest
 
-All conformance tests of the CRI. A private registry serves the images under their public names.
+All conformance tests of the CRI.
 """
 _KUBELET = """\
 ## Kubelets

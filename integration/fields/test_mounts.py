@@ -14,7 +14,8 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.node.mounts import unmount_all
-from integration.pods.kubelet import Kubelet, Pod, refusal, secured, wait_image
+from integration.pods.kubelet import Kubelet, Pod, in_context, refusal, secured, wait_image
+from integration.pods.user_namespaces import own_users
 from shim.api.v1 import api_pb2 as pb
 from shim.dockerd.runc import ORDERED_RUNTIME
 
@@ -320,6 +321,40 @@ def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None
     expected = {name: "rro" in options for name, options in features.items()}
     assert reported == {"": expected[info["DefaultRuntime"]], **expected}
     assert reported["runc"] is (served.engine.name != OLD)
+
+
+# --- options ----------------------------------------------------------------------------------------------
+
+
+def options_in(kubelet: Kubelet, container: str, at: str) -> set[str]:
+    """Return the options of a mount, as the container sees them."""
+    lines = kubelet.inside(container, "cat /proc/self/mounts").splitlines()
+    [found] = [line.split()[3] for line in lines if line.split()[1] == at]
+    return set(found.split(","))
+
+
+@pytest.mark.parametrize("users", [False, True], ids=["plain", "user namespace"])
+def test_mounts_have_the_options_that_were_asked_for(kubelet: Kubelet, tmp_path: Path, *, users: bool) -> None:
+    (tmp_path / "run").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "run").chmod(0o755)
+    namespaces = own_users() if users else pb.NamespaceOption()
+    pod = kubelet.pod(**in_context(namespace_options=namespaces))
+    wanted = {"noexec", "nodev", "nosuid"}
+    asked = [
+        bound(tmp_path, "/closed", mount_options=sorted(wanted)),
+        bound(tmp_path, "/quiet", mount_options=["noexec"], readonly=True),
+        bound(tmp_path, "/open"),
+    ]
+    container = kubelet.started(pod, mounts=asked, **secured(namespace_options=namespaces))
+
+    assert options_in(kubelet, container, "/closed") & {*wanted, "ro"} == wanted
+    assert options_in(kubelet, container, "/quiet") >= {"noexec", "ro"}
+    assert not options_in(kubelet, container, "/open") & wanted
+    assert kubelet.inside(container, "/open/run") == "ran"
+    denied = kubelet.cri.exec(container, "sh", "-c", "/closed/run")
+    assert (denied.exit_code, b"Permission denied" in denied.stderr) == (126, True)
+    assert list(kubelet.cri.container_status(container).mounts) == asked
+    assert kubelet.cri.status().features.mount_options
 
 
 # --- propagation ------------------------------------------------------------------------------------------

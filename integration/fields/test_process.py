@@ -161,14 +161,14 @@ def stopped_by(kubelet: Kubelet, pod: Pod, signals: list[int], **fields: Any) ->
 
 
 NUMBERS = {
-    pb.RUNTIME_DEFAULT: 15,
-    pb.SIGUSR1: 10,
-    pb.SIGIOT: 6,
-    pb.SIGPOLL: 29,
-    pb.SIGRTMIN: 34,
-    pb.SIGRTMINPLUS1: 35,
-    pb.SIGRTMAXMINUS14: 50,
-    pb.SIGRTMAX: 64,
+    pb.SIGNAL_RUNTIME_DEFAULT: 15,
+    pb.SIGNAL_SIGUSR1: 10,
+    pb.SIGNAL_SIGIOT: 6,
+    pb.SIGNAL_SIGPOLL: 29,
+    pb.SIGNAL_SIGRTMIN: 34,
+    pb.SIGNAL_SIGRTMINPLUS1: 35,
+    pb.SIGNAL_SIGRTMAXMINUS14: 50,
+    pb.SIGNAL_SIGRTMAX: 64,
 }
 
 
@@ -186,13 +186,13 @@ def test_every_signal_of_the_cri_is_taken_and_reported(kubelet: Kubelet, pod: Po
 @pytest.mark.parametrize(
     ("text", "reported", "number"),
     [
-        ("SIGUSR1", pb.SIGUSR1, 10),
-        ("usr2", pb.SIGUSR2, 12),
-        ("36", pb.SIGRTMINPLUS2, 36),
-        ("RTMAX-14", pb.SIGRTMAXMINUS14, 50),
+        ("SIGUSR1", pb.SIGNAL_SIGUSR1, 10),
+        ("usr2", pb.SIGNAL_SIGUSR2, 12),
+        ("36", pb.SIGNAL_SIGRTMINPLUS2, 36),
+        ("RTMAX-14", pb.SIGNAL_SIGRTMAXMINUS14, 50),
         # Docker has nothing to send then: it kills.
-        ("SIGNONE", pb.RUNTIME_DEFAULT, KILLED),
-        ("0", pb.RUNTIME_DEFAULT, KILLED),
+        ("SIGNONE", pb.SIGNAL_RUNTIME_DEFAULT, KILLED),
+        ("0", pb.SIGNAL_RUNTIME_DEFAULT, KILLED),
     ],
 )
 def test_the_stop_signal_of_the_image_is_sent_and_reported(

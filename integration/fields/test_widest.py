@@ -76,7 +76,7 @@ def test_a_pod_with_the_widest_of_everything(kubelet: Kubelet, served: Served, t
             pb.Mount(container_path="relative:ro", host_path=str(tmp_path / FILE_NAME)),
         ],
         devices=[pb.Device(host_path=str(tmp_path / "device"), container_path="dev/mine", permissions="mrwr")],
-        stop_signal=pb.SIGRTMAXMINUS14,
+        stop_signal=pb.SIGNAL_SIGRTMAXMINUS14,
     )
 
     status, of_pod = kubelet.cri.container_status(container), kubelet.cri.sandbox_status(pod.id)

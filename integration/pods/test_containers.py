@@ -134,12 +134,12 @@ def test_a_second_stop_shortens_the_grace_period(kubelet: Kubelet, pod: Pod) -> 
 
 
 def test_the_stop_signal_is_the_one_asked_for(kubelet: Kubelet, pod: Pod) -> None:
-    container = trapping(kubelet, pod, "'exit 9' USR1", stop_signal=pb.SIGUSR1)
+    container = trapping(kubelet, pod, "'exit 9' USR1", stop_signal=pb.SIGNAL_SIGUSR1)
 
     kubelet.cri.stop_container(container, timeout=20)
 
     status = kubelet.cri.container_status(container)
-    assert (status.exit_code, status.stop_signal) == (9, pb.SIGUSR1)
+    assert (status.exit_code, status.stop_signal) == (9, pb.SIGNAL_SIGUSR1)
 
 
 # --- identity ---------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import host_defaults
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.spec.image_volumes import FAILED, LONGEST_PATH, docker_image_mounts, image_volumes, with_image_refs
-from shim.spec.mounts import without_covered
-from shim.spec.order import runtime_for_changes
+from shim.spec.mounts import mount_options, without_covered
+from shim.spec.order import check_takes_orders, runtime_for_changes
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
 from shim.spec.shim_group import joining_shim_group
@@ -149,7 +149,10 @@ def _create_context(
     image_id = _image_id(rt, config.image)
     volumes = image_volumes(rt, config.mounts)
     recursive_read_only = _recursive_read_only(rt, defaults.runtime)
-    if rt.nri.may_change:
+    options = mount_options(config.mounts)
+    if options:
+        check_takes_orders(rt, runtime=defaults.runtime, field="config.mounts: mount_options")
+    if rt.nri.may_change or options:
         defaults = replace(defaults, runtime=runtime_for_changes(rt, runtime=defaults.runtime))
     return ContainerContext(
         defaults=defaults,

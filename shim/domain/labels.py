@@ -14,7 +14,7 @@ created a container. Nor does a name: others can use it, and `docker rename` cha
 which no image can set: it holds the name under which the server created the container, and so does a label.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +42,7 @@ LOG_PATH = "io.kubernetes.container.logpath"
 CONTAINER_NAME = "io.kubernetes.container.name"
 ANNOTATION_PREFIX = "annotation."
 
+_SIGNAL = "SIGNAL_"
 _OWN_PREFIX = "io.pydockershim."
 RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
 
@@ -148,15 +149,23 @@ def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
 
 def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
     """Return the configuration of a container of this server, without command, args and envs."""
-    return _parsed(labels[CONFIG], pb.ContainerConfig())
+    return _parsed(labels[CONFIG], pb.ContainerConfig(), convert=_with_present_names)
 
 
-def _parsed(text: str, into: _Config) -> _Config:
+def _with_present_names(plain: dict[str, Any]) -> None:
+    """Give the stop signal in a label of version 0.1 its present name, which the CRI has since Kubernetes 1.37."""
+    signal = plain.get("stop_signal")
+    if isinstance(signal, str) and not signal.startswith(_SIGNAL):
+        plain["stop_signal"] = _SIGNAL + signal
+
+
+def _parsed(text: str, into: _Config, *, convert: Callable[[dict[str, Any]], None] = lambda _: None) -> _Config:
     """Fill `into` from the JSON of a label and return it. Raise ParseError, which older protobufs do not always do."""
     try:
         plain = msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
         raise json_format.ParseError(str(error)) from error
+    convert(plain)
     return json_format.ParseDict(plain, into, ignore_unknown_fields=True)
 
 

@@ -8,6 +8,7 @@ from shim.base import deadline
 from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import ShimError
 from shim.engine.answers import EngineInfo
+from shim.oci.user_namespaces import orders_directory
 from shim.runtime import Runtime
 from shim.spec.read_only import recursive_read_only_supported
 
@@ -40,7 +41,9 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
         status=pb.RuntimeStatus(conditions=conditions),
         runtime_handlers=_runtime_handlers(engine, user_namespaces=not no_user_namespaces),
         features=pb.RuntimeFeatures(
-            supplemental_groups_policy=True, user_namespaces_host_network=not no_user_namespaces
+            supplemental_groups_policy=True,
+            user_namespaces_host_network=not no_user_namespaces,
+            mount_options=orders_directory(engine) is not None,
         ),
         info={"config": _verbose(rt, engine, no_user_namespaces=no_user_namespaces)} if verbose else {},
     )

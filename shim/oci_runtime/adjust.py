@@ -1,4 +1,4 @@
-"""Changes config.json and exec processes as NRI plugins have requested, where Docker has no field for it.
+"""Changes config.json and exec processes as NRI plugins and the CRI have requested, where Docker has no field for it.
 
 Each kind of change has a function here. An order with an unknown kind is refused.
 
@@ -113,6 +113,17 @@ def _mounts(config: Json, change: Json) -> None:
                 _propagate(config["linux"], propagation)
 
 
+def _mount_options(config: Json, change: Mapping[str, list[str]]) -> None:
+    """Add options to mounts, by destination."""
+    missing = change.keys() - {mount["destination"] for mount in config["mounts"]}
+    if missing:
+        raise OrderError(f"there is no mount at {', '.join(sorted(missing))}, which is to have more options")
+    for mount in config["mounts"]:
+        added = change.get(mount["destination"], [])
+        if added:
+            mount["options"] = [*(option for option in mount.get("options") or () if option not in added), *added]
+
+
 def _depth(path: str) -> int:
     return sum(bool(part) for part in path.split("/"))
 
@@ -213,6 +224,7 @@ CHANGES: Mapping[str, Callable[[Json, Any], None]] = {
     "args": _args,
     "additionalGids": _groups,
     "mounts": _mounts,
+    "mountOptions": _mount_options,
     "hooks": _hooks,
     "rlimits": _rlimits,
     "devices": _devices,

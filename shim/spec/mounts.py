@@ -1,7 +1,7 @@
 """Mounts of a container as Docker's `Mounts`."""
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
@@ -17,6 +17,9 @@ _PROPAGATION = {
     pb.PROPAGATION_HOST_TO_CONTAINER: "rslave",
     pb.PROPAGATION_BIDIRECTIONAL: "rshared",
 }
+
+MOUNT_OPTIONS = ("nodev", "noexec", "nosuid")
+"""The options that a mount may have more (KEP-5855). Docker has no field for them."""
 
 
 def bind(source: str, target: str) -> JsonObject:
@@ -48,6 +51,17 @@ def docker_image_mount(mount: pb.Mount, found: JsonObject) -> JsonObject:
 def container_path(mount: pb.Mount) -> str:
     """Return the normalised path of a mount in the container; a relative path starts at the root."""
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))
+
+
+def last_in_each_place(mounts: Iterable[pb.Mount]) -> dict[str, pb.Mount]:
+    """Return the mounts by container path: of several in one place, the last is made."""
+    return {container_path(mount): mount for mount in mounts}
+
+
+def mount_options(mounts: Iterable[pb.Mount]) -> dict[str, list[str]]:
+    """Return the options that Docker has no field for, by container path."""
+    found = last_in_each_place(mounts)
+    return {path: list(mount.mount_options) for path, mount in found.items() if mount.mount_options}
 
 
 def without_covered(docker: Sequence[JsonObject]) -> list[JsonObject]:

@@ -10,14 +10,24 @@ from shim.oci.user_namespaces import INSTALL, orders_directory
 from shim.oci_runtime.order import Json, Order
 from shim.pod import RESOLV_CONF
 from shim.runtime import Runtime
-from shim.spec.mounts import container_path
+from shim.spec.mounts import last_in_each_place, mount_options
 from shim.spec.user_namespace import namespace_of
 
 MISSING = f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
 
 
+def check_takes_orders(rt: Runtime, *, runtime: str, field: str) -> None:
+    """Check that the server's OCI runtime can be in front of an OCI runtime, for what `field` asks for.
+
+    Raise FailedPrecondition with the reason why not.
+    """
+    reason = why_no_changes(rt, runtime=runtime_for_changes(rt, runtime=runtime))
+    if reason:
+        raise FailedPrecondition(f"{field}: {reason}")
+
+
 def runtime_for_changes(rt: Runtime, *, runtime: str) -> str:
-    """Return the OCI runtime for a container that NRI plugins may change: the server's own, if Docker has it.
+    """Return the OCI runtime for a container that is to be changed: the server's own, if Docker has it.
 
     The server's own runtime executes runc, so it replaces no other runtime than runc.
     """
@@ -59,7 +69,8 @@ def order_container(
     if directory is None:
         raise FailedPrecondition(f"order container {container_id}: {MISSING}")
     # Of several mounts at the same path, Docker makes only the last (`without_covered`).
-    last = {container_path(mount): mount for mount in mounts}
+    last = last_in_each_place(mounts)
+    options = mount_options(mounts)
     mapped = [path for path, mount in last.items() if mount.uidMappings]
     order = Order(
         container=container_id,
@@ -67,7 +78,7 @@ def order_container(
         docker_root=rt.facts.info().docker_root_dir,
         mapped=(*mapped, *([] if RESOLV_CONF in last else [RESOLV_CONF])),
         kept=tuple(path for path, mount in last.items() if mount.host_path and not mount.uidMappings),
-        adjustment=config or {},
+        adjustment={**({"mountOptions": options} if options else {}), **(config or {})},
         process=process or {},
     )
     orders.put(directory, order)

@@ -263,3 +263,12 @@ def test_a_container_of_a_pod_is_in_the_network_of_its_sandbox(
     tags: dict[str, str], network_mode: str, may_be: bool
 ) -> None:
     assert labels.may_be_of_a_pod(tags, network_mode=network_mode) is may_be
+
+
+def test_a_stop_signal_that_an_older_server_has_written_is_read() -> None:
+    written = labels.container_labels(
+        pb.ContainerConfig(stop_signal=pb.SIGNAL_SIGUSR1), name="k8s_c", sandbox_id="s1", log_path=""
+    )
+    assert '"SIGNAL_SIGUSR1"' in written[labels.CONFIG]
+    written[labels.CONFIG] = written[labels.CONFIG].replace("SIGNAL_SIGUSR1", "SIGUSR1")
+    assert labels.container_config(written).stop_signal == pb.SIGNAL_SIGUSR1

@@ -85,6 +85,13 @@ def test_root_propagation_follows_the_mounts(option: str, propagation: str) -> N
     assert adjusted(mounts=change)["linux"]["rootfsPropagation"] == propagation
 
 
+def test_a_mount_gets_more_options() -> None:
+    mounts = adjusted(mountOptions={"/a/b": ["rbind", "noexec"]})["mounts"]
+    assert [mount.get("options") for mount in mounts] == [None, ["rbind", "noexec"]]
+    with pytest.raises(OrderError, match="no mount at /c"):
+        adjusted(mountOptions={"/c": ["noexec"]})
+
+
 def test_hooks_come_after_dockers_hooks() -> None:
     change = {"prestart": [{"path": "/mine"}], "poststop": [{"path": "/end"}]}
     assert adjusted(hooks=change)["hooks"] == {

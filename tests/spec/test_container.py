@@ -68,7 +68,7 @@ def test_process_fields_are_passed_to_docker() -> None:
         stdin=True,
         stdin_once=True,
         tty=True,
-        stop_signal=pb.SIGRTMINPLUS1,
+        stop_signal=pb.SIGNAL_SIGRTMINPLUS1,
     )
     body = container_body(made, create_context())
     assert body["Image"] == "sha256:" + "b" * 64

@@ -174,6 +174,16 @@ class RuntimeServiceStub(object):
                 request_serializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerRequest.SerializeToString,
                 response_deserializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerResponse.FromString,
                 )
+        self.CheckpointPod = channel.unary_unary(
+                '/runtime.v1.RuntimeService/CheckpointPod',
+                request_serializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodRequest.SerializeToString,
+                response_deserializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodResponse.FromString,
+                )
+        self.RestorePod = channel.unary_unary(
+                '/runtime.v1.RuntimeService/RestorePod',
+                request_serializer=shim_dot_api_dot_v1_dot_api__pb2.RestorePodRequest.SerializeToString,
+                response_deserializer=shim_dot_api_dot_v1_dot_api__pb2.RestorePodResponse.FromString,
+                )
         self.GetContainerEvents = channel.unary_stream(
                 '/runtime.v1.RuntimeService/GetContainerEvents',
                 request_serializer=shim_dot_api_dot_v1_dot_api__pb2.GetEventsRequest.SerializeToString,
@@ -446,6 +456,22 @@ class RuntimeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckpointPod(self, request, context):
+        """Writes the state of running containers of a pod to a directory. All are paused first and go on
+        before the answer, also when the call fails; then the directory is empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestorePod(self, request, context):
+        """Makes a sandbox and its containers from what CheckpointPod has written. The containers stay
+        CREATED until StartContainer, which lets them go on. When the call fails nothing is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetContainerEvents(self, request, context):
         """One message per container or sandbox created, started, stopped or deleted, from now until the
         caller hangs up. Spares the kubelet its frequent relists.
@@ -637,6 +663,16 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.CheckpointContainer,
                     request_deserializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerRequest.FromString,
                     response_serializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerResponse.SerializeToString,
+            ),
+            'CheckpointPod': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckpointPod,
+                    request_deserializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodRequest.FromString,
+                    response_serializer=shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodResponse.SerializeToString,
+            ),
+            'RestorePod': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestorePod,
+                    request_deserializer=shim_dot_api_dot_v1_dot_api__pb2.RestorePodRequest.FromString,
+                    response_serializer=shim_dot_api_dot_v1_dot_api__pb2.RestorePodResponse.SerializeToString,
             ),
             'GetContainerEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.GetContainerEvents,
@@ -1183,6 +1219,40 @@ class RuntimeService(object):
         return grpc.experimental.unary_unary(request, target, '/runtime.v1.RuntimeService/CheckpointContainer',
             shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerRequest.SerializeToString,
             shim_dot_api_dot_v1_dot_api__pb2.CheckpointContainerResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CheckpointPod(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/runtime.v1.RuntimeService/CheckpointPod',
+            shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodRequest.SerializeToString,
+            shim_dot_api_dot_v1_dot_api__pb2.CheckpointPodResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RestorePod(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/runtime.v1.RuntimeService/RestorePod',
+            shim_dot_api_dot_v1_dot_api__pb2.RestorePodRequest.SerializeToString,
+            shim_dot_api_dot_v1_dot_api__pb2.RestorePodResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

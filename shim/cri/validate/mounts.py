@@ -32,6 +32,10 @@ def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
             _image_volume(mount, field=at)
         else:
             _host_path(mount, field=at)
+        for option in mount.mount_options:
+            if option not in mounts.MOUNT_OPTIONS:
+                known = ", ".join(mounts.MOUNT_OPTIONS)
+                raise InvalidArgument(f"{at}.mount_options: {option!r} is not known; these are: {known}")
         if mounts.container_path(mount) == "/":
             raise InvalidArgument(f"{at}.container_path {mount.container_path!r} is the root of the container")
 

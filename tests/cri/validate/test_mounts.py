@@ -17,6 +17,7 @@ GOOD: dict[str, Change] = {
         image_sub_path="app.conf",
         readonly=True,
     ),
+    "mount-options": lambda r: r.config.mounts[0].mount_options.extend(["noexec", "nodev", "nosuid"]),
     # A device plugin and a volume of the pod may both use this path.
     "mount-twice": lambda r: r.config.mounts.add(host_path="/x", container_path="data/"),
     # Kubelet 1.31 does not set it.
@@ -38,6 +39,10 @@ def test_valid_mounts_and_devices_pass(change: Change) -> None:
 
 
 BAD: dict[str, tuple[Change, str]] = {
+    "mount-option-unknown": (
+        lambda r: r.config.mounts[0].mount_options.extend(["noexec", "uid=0"]),
+        "config.mounts[0].mount_options: 'uid=0' is not known; these are: nodev, noexec, nosuid",
+    ),
     "mount-relative-host-path": (
         lambda r: r.config.mounts.add(container_path="/x", host_path="x"),
         "config.mounts[3].host_path 'x' is not an absolute path",

@@ -100,7 +100,7 @@ class Locks:
         return self._pause_exits.hold(what="wait for the end of another pause container")
 
     def checkpoint(self) -> AbstractContextManager[None]:
-        """Checkpoint a single container of the node at a time: each checkpoint uses the disk fully."""
+        """Write or copy a single checkpoint of the node at a time: each uses the disk fully."""
         return self._locks.hold("checkpoint")
 
     def cni_conf(self) -> AbstractContextManager[None]:

@@ -42,6 +42,8 @@ ROOTS = (
     pb.UpdateContainerResourcesRequest,
     pb.UpdatePodSandboxResourcesRequest,
     pb.CheckpointContainerRequest,
+    pb.CheckpointPodRequest,
+    pb.RestorePodRequest,
 )
 MESSAGES = {one.name: one for root in ROOTS for one in messages(root.DESCRIPTOR)}
 SECTIONS = {name: text for name, _, text in (part.partition("\n") for part in PAGE.split("\n## ")[1:])}

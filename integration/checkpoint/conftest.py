@@ -1,48 +1,17 @@
 """A server that finds a criu of the tests, and its pods."""
 
 import os
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.networks import BRIDGE, bridge, conflist
+from integration.node.criu import Criu, criu_in
 from integration.node.engine import Engine, own_link
 from integration.node.isolation import Node, new_home
-from integration.node.packages import Unpacked
 from integration.pods.kubelet import Kubelet
 from integration.server import PROGRAM
-
-
-@dataclass(frozen=True, slots=True)
-class Criu:
-    """The program criu that the server finds first: a script, which a test can replace."""
-
-    script: Path
-    command: str
-    """Executes the real one."""
-
-    def install(self, before: str = "") -> None:
-        """Have the real one run, after these lines of a shell."""
-        self.script.write_text(f'#!/bin/sh\n{before}\nexec {self.command} "$@"\n')
-        self.script.chmod(0o755)
-
-
-def command_of(unpacked: Unpacked, program: str) -> list[str]:
-    """Return the command for a program, which is started by the loader of its own C library."""
-    [loader] = unpacked.root.glob("usr/lib/*-linux-gnu*/ld-linux-*.so.*")
-    return [str(loader), "--library-path", str(loader.parent), str(unpacked.root / program)]
-
-
-def criu_in(directory: Path, unpacked: Unpacked) -> Criu:
-    """Make the script in a directory."""
-    directory.mkdir()
-    made = Criu(directory / "criu", shlex.join(command_of(unpacked, "usr/sbin/criu")))
-    made.install()
-    return made
 
 
 @pytest.fixture(scope="session")

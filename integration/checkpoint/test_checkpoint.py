@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.checkpoint.conftest import Criu, command_of
 from integration.conftest import Served
+from integration.node.criu import Criu, command_of
 from integration.node.isolation import Node
 from integration.pods.kubelet import Kubelet, in_context, secured
 from integration.pods.user_namespaces import own_users

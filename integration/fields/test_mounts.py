@@ -336,7 +336,8 @@ def options_in(kubelet: Kubelet, container: str, at: str) -> set[str]:
 @pytest.mark.parametrize("users", [False, True], ids=["plain", "user namespace"])
 def test_mounts_have_the_options_that_were_asked_for(kubelet: Kubelet, tmp_path: Path, *, users: bool) -> None:
     (tmp_path / "run").write_text("#!/bin/sh\necho ran\n")
-    (tmp_path / "run").chmod(0o755)
+    for path in (tmp_path, tmp_path / "run"):
+        path.chmod(0o755)
     namespaces = own_users() if users else pb.NamespaceOption()
     pod = kubelet.pod(**in_context(namespace_options=namespaces))
     wanted = {"noexec", "nodev", "nosuid"}
@@ -350,11 +351,11 @@ def test_mounts_have_the_options_that_were_asked_for(kubelet: Kubelet, tmp_path:
     assert options_in(kubelet, container, "/closed") & {*wanted, "ro"} == wanted
     assert options_in(kubelet, container, "/quiet") >= {"noexec", "ro"}
     assert not options_in(kubelet, container, "/open") & wanted
-    assert kubelet.inside(container, "/open/run") == "ran"
+    assert kubelet.inside(container, "/open/run") == "ran\n"
     denied = kubelet.cri.exec(container, "sh", "-c", "/closed/run")
     assert (denied.exit_code, b"Permission denied" in denied.stderr) == (126, True)
     assert list(kubelet.cri.container_status(container).mounts) == asked
-    assert kubelet.cri.status().features.mount_options
+    assert kubelet.cri.runtime.Status(pb.StatusRequest()).features.mount_options
 
 
 # --- propagation ------------------------------------------------------------------------------------------

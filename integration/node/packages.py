@@ -115,10 +115,11 @@ NEWER_KUBECTL = Bundle(
     ask=("version", "--client"),
     least=(1, 31),
 )
-# Debian 12's does not run on newer kernels. That of 13 needs the C library of 13, which lies beside it with its loader.
+# criu 3.17 of Debian 12 does not run on newer kernels; 4.1 of Debian 13 cannot dump TCP sockets on Linux 6.18. The
+# newer criu needs a newer C library, which lies beside it with its loader.
 CRIU = Bundle(
-    name="criu",
-    suites=("trixie",),
+    name="criu-4.2",
+    suites=("testing", "unstable"),
     packages=(
         "checkpointctl",
         "criu",
@@ -136,7 +137,7 @@ CRIU = Bundle(
         "libjansson4",
         "libmd0",
         "libmnl0",
-        "libnet1",
+        "libnet9",
         "libnettle8t64",
         "libnftables1",
         "libnftnl11",

@@ -19,8 +19,12 @@ RESOLV_CONF = "resolv-conf"
 ORDERS = "oci"
 CHECKPOINTING = "checkpointing"
 """Temporary files of container checkpoints in progress."""
+RESTORING = "restoring"
+"""Files of containers that are to continue from a checkpoint, until they are started."""
 
-_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, CHECKPOINTING, "logs.lock"})
+_OWN = frozenset(
+    {LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, CHECKPOINTING, RESTORING, "logs.lock"}
+)
 """All entries that a server creates; earlier servers created the last."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
 """cri-dockerd's checkpoints, whose flag names the same directory, and an entry at the root of a file system."""

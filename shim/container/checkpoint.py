@@ -11,8 +11,8 @@ from typing import Any
 from shim.base import deadline
 from shim.checkpoint.root import CHECKPOINTING
 from shim.container.find import running_container
-from shim.criu.checkpoint import Task, checkpoint, new_work, read_task
-from shim.criu.order import Order
+from shim.criu.checkpoint import Task, carry_out, new_work, read_task
+from shim.criu.order import ContainerOrder, Source
 from shim.criu.program import search_path
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, SandboxRecord
@@ -28,28 +28,37 @@ def checkpoint_container(rt: Runtime, *, container_id: str, location: str, timeo
     `timeout` is in seconds, 0 for DEFAULT_SECONDS. When this raises, the container goes on and no file is left.
     """
     record = running_container(rt, container_id=container_id)
-    sandbox = rt.view.sandbox(record.sandbox_id)
     with deadline.bound(timeout or DEFAULT_SECONDS), rt.locks.checkpoint():
-        task = read_task(record.id, exec_root=Path(sandbox.exec_root), pid=record.state.pid)
-        order = Order(
-            container=record.id,
-            runc=str(task.runc),
-            state_root=str(task.state_root),
+        order = ContainerOrder(
+            source=source_of(rt, record),
             path=search_path(os.environ),
             work=str(new_work(rt.config.root_directory / CHECKPOINTING)),
             location=location,
-            upper=str(task.upper),
-            log=record.log_path,
-            documents={
-                name: json.dumps(document, indent=1)
-                for name, document in (
-                    ("config.dump", _config(record, task)),
-                    ("spec.dump", _spec(record, sandbox, task)),
-                    ("status.dump", _status(record)),
-                )
-            },
         )
-        checkpoint(rt.own_exec, order)
+        carry_out(rt.own_exec, order, what=f"checkpoint container {record.id}")
+
+
+def source_of(rt: Runtime, record: ContainerRecord) -> Source:
+    """Return what a checkpoint needs of a running container. Raise FailedPrecondition, which says why it cannot be."""
+    sandbox = rt.view.sandbox(record.sandbox_id)
+    task = read_task(record.id, exec_root=Path(sandbox.exec_root), pid=record.state.pid)
+    return Source(
+        container=record.id,
+        pid=record.state.pid,
+        shared_pids=sandbox.state.pid if task.joins_pids else 0,
+        runc=str(task.runc),
+        state_root=str(task.state_root),
+        upper=str(task.upper),
+        log=record.log_path,
+        documents={
+            name: json.dumps(document, indent=1)
+            for name, document in (
+                ("config.dump", _config(record, task)),
+                ("spec.dump", _spec(record, sandbox, task)),
+                ("status.dump", _status(record)),
+            )
+        },
+    )
 
 
 def _config(record: ContainerRecord, task: Task) -> dict[str, object]:

@@ -13,6 +13,7 @@ from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
 from shim.container.find import twins
 from shim.container.plugins import finish_with_plugins, hide_from_clients
+from shim.container.restoring import CheckpointFiles
 from shim.container.teardown import create_under_name, ensure_all_removed, remove_leftover
 from shim.container.update import update_others
 from shim.domain import labels, names
@@ -45,7 +46,12 @@ log = structlog.get_logger(__name__)
 
 
 def create_container(
-    rt: Runtime, *, sandbox_id: str, config: pb.ContainerConfig, sandbox_config: pb.PodSandboxConfig
+    rt: Runtime,
+    *,
+    sandbox_id: str,
+    config: pb.ContainerConfig,
+    sandbox_config: pb.PodSandboxConfig,
+    checkpoint: CheckpointFiles | None = None,
 ) -> ContainerId:
     """Create a container in a ready sandbox, and add it to the view.
 
@@ -54,6 +60,8 @@ def create_container(
 
     `sandbox_config` is the pod as the client sees it now. Only two of its fields count, the rest comes from the config
     of RunPodSandbox: the log directory, which moves with a kubelet setting, and whether containers may be privileged.
+
+    With a `checkpoint` the container continues from it when it is started.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
@@ -67,6 +75,7 @@ def create_container(
         config=config,
         log_directory=log_directory,
         privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(sandbox_config),
+        restored=checkpoint is not None,
     )
     body = container_body(config, ctx)
     with rt.locks.container(name), ExitStack() as seen, Rollback(f"create of container {name}") as rollback:
@@ -85,7 +94,13 @@ def create_container(
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(created, config=config, body=body)
         updates = finish_with_plugins(
-            rt, created, sandbox=sandbox, mounts=config.mounts, runtime=host["Runtime"], rollback=rollback
+            rt,
+            created,
+            sandbox=sandbox,
+            mounts=config.mounts,
+            runtime=host["Runtime"],
+            rollback=rollback,
+            checkpoint=checkpoint,
         )
         # A concurrent StopPodSandbox or RemovePodSandbox has either seen this container, or is seen by this check.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
@@ -139,6 +154,7 @@ def _create_context(
     config: pb.ContainerConfig,
     log_directory: str,
     privileged_pod: bool,
+    restored: bool,
 ) -> ContainerContext:
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
@@ -152,7 +168,7 @@ def _create_context(
     options = mount_options(config.mounts)
     if options:
         check_takes_orders(rt, runtime=defaults.runtime, field="config.mounts: mount_options")
-    if rt.nri.may_change or options:
+    if rt.nri.may_change or options or restored:
         defaults = replace(defaults, runtime=runtime_for_changes(rt, runtime=defaults.runtime))
     return ContainerContext(
         defaults=defaults,

@@ -8,6 +8,7 @@ import structlog
 from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
 from shim.base.rollback import Rollback
+from shim.container.restoring import CheckpointFiles
 from shim.container.update import change_limits, update_others
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.hooks.adjustment import Changes, changes_of
@@ -42,10 +43,12 @@ def finish_with_plugins(
     mounts: Sequence[pb.Mount],
     runtime: str,
     rollback: Rollback,
+    checkpoint: CheckpointFiles | None = None,
 ) -> OtherUpdates:
     """Tell plugins of a container that Docker has created, apply their changes, and write its OCI runtime order.
 
-    Return the updates of other containers that the plugins ask for. Raise FailedPrecondition for an impossible change.
+    `checkpoint` is what the container continues from. Return the updates of other containers that the plugins ask for.
+    Raise FailedPrecondition for an impossible change.
     """
     if not isinstance(created, ContainerRecord):
         raise NotFound("create container: it was removed externally meanwhile")
@@ -65,6 +68,7 @@ def finish_with_plugins(
         mounts=mounts,
         config=None if changes is None else changes.config,
         process=None if changes is None else changes.process,
+        restore=None if checkpoint is None else checkpoint.hand_over(rt, created.id),
     )
     if adjustments is None:
         return ()

@@ -9,6 +9,7 @@ import structlog
 from shim.base import deadline
 from shim.base.deferred_checks import CHECK_SECONDS, LATE_SECONDS
 from shim.base.gather import gather
+from shim.container import restoring
 from shim.dockerd.image_store import container_root
 from shim.domain.errors import (
     AlreadyExists,
@@ -85,6 +86,7 @@ def _clear(rt: Runtime, container_id: str) -> bool:
 
 def _delete_files(rt: Runtime, container_id: str) -> None:
     rt.limits.delete(container_id)
+    restoring.forget(rt, container_id)
     directory = orders_directory(rt.facts.info())
     if directory is not None:
         orders.delete(directory, container_id)

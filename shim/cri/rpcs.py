@@ -74,6 +74,9 @@ RPCS = {
     "UpdateContainerResources": Rpc(Kind.CHANGE, mutates=True),
     "ReopenContainerLog": Rpc(Kind.CHANGE, mutates=True),
     "CheckpointContainer": Rpc(Kind.CHANGE, mutates=True),
+    "CheckpointPod": Rpc(Kind.CHANGE, mutates=True),
+    # Its network, as with RunPodSandbox.
+    "RestorePod": Rpc(Kind.CHANGE, mutates=True, completes=True),
     "ExecSync": Rpc(Kind.EXEC),
     "Exec": Rpc(Kind.CHANGE, mutates=True),
     "Attach": Rpc(Kind.CHANGE, mutates=True),

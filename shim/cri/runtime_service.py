@@ -30,9 +30,11 @@ from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config
 from shim.node.version import version
 from shim.runtime import Runtime
+from shim.sandbox.checkpoint import checkpoint_pod
 from shim.sandbox.list import list_pod_sandbox
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.remove import remove_pod_sandbox
+from shim.sandbox.restore import restore_pod
 from shim.sandbox.run import run_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
 from shim.sandbox.stop import stop_pod_sandbox
@@ -207,6 +209,32 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
             self._rt, container_id=request.container_id, location=request.location, timeout=request.timeout
         )
         return pb.CheckpointContainerResponse()
+
+    def CheckpointPod(self, request: pb.CheckpointPodRequest, _context: ServicerContext) -> pb.CheckpointPodResponse:
+        """Write the state of running containers of a pod, which go on, to a directory."""
+        validate.checkpoint_pod(request)
+        checkpoint_pod(
+            self._rt,
+            sandbox_id=request.pod_sandbox_id,
+            output_path=request.output_path,
+            container_ids=request.container_ids,
+        )
+        return pb.CheckpointPodResponse()
+
+    def RestorePod(self, request: pb.RestorePodRequest, _context: ServicerContext) -> pb.RestorePodResponse:
+        """Make a pod sandbox and containers that go on from a checkpoint."""
+        refuse_connections = validate.restore_pod(request)
+        with events_first(self._rt):
+            made = restore_pod(
+                self._rt,
+                checkpoint_path=request.checkpoint_path,
+                config=request.config,
+                runtime_handler=request.runtime_handler,
+                container_configs=request.container_configs,
+                refuse_connections=refuse_connections,
+            )
+        restored = [pb.RestoredContainer(name=name, container_id=each) for name, each in made.containers.items()]
+        return pb.RestorePodResponse(pod_sandbox_id=made.sandbox, restored_containers=restored)
 
     def ExecSync(self, request: pb.ExecSyncRequest, _context: ServicerContext) -> pb.ExecSyncResponse:
         """Run a command in a container and wait until it exits."""

@@ -80,11 +80,8 @@ class Writer:
 
     def add_end(self, name: str, path: Path, *, limit: int) -> None:
         """Add the last bytes of a file of lines, from the beginning of a line on. OSError."""
-        with _opened(path) as file:
+        with open_end(path, limit=limit) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                file.seek(size - limit)
-                file.readline(limit)
             self._add_open(_private(name, size=size - file.tell()), file)
 
     def add_directory(self, name: str, path: Path) -> None:
@@ -147,6 +144,16 @@ class _Checked:
     def read(self, size: int = -1) -> bytes:
         self._check()
         return self._file.read(size)
+
+
+def open_end(path: Path, *, limit: int) -> IO[bytes]:
+    """Open a file of lines at its last `limit` bytes, from the beginning of a line on. Raise Refused. OSError."""
+    file = _opened(path)
+    size = os.fstat(file.fileno()).st_size
+    if size > limit:
+        file.seek(size - limit)
+        file.readline(limit)
+    return file
 
 
 def _opened(path: Path) -> IO[bytes]:

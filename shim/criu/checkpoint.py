@@ -1,4 +1,4 @@
-"""The server's end of a checkpoint: what the program `worker` is told of a container, and what its answer means."""
+"""The server's end of checkpoints: what the program `worker` is told of a container, and what its answer means."""
 
 import sys
 import uuid
@@ -12,7 +12,7 @@ import msgspec
 import shim.criu
 from shim.base import deadline, proc
 from shim.criu import order as answers
-from shim.criu.order import Answer, Order, answered
+from shim.criu.order import Answer, Order, answered, encoded
 from shim.criu.program import INSTALL
 from shim.dockerd.runc_files import Unfit, bundle_of, is_frozen, read_file, read_state, runc_of, shim_of
 from shim.dockerd.starting_tasks import state_file
@@ -47,6 +47,8 @@ class Task:
     """Its `config.json`."""
     upper: Path
     """Where overlayfs keeps what it has changed."""
+    joins_pids: bool
+    """It has joined the process namespace of its pod."""
 
 
 def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
@@ -57,7 +59,7 @@ def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
         bundle = bundle_of(state)
         runc = runc_of(bundle, shim=shim_of(pid))
         config = msgspec.json.decode(read_file(bundle / "config.json"))
-        kinds = {each["type"] for each in config["linux"]["namespaces"]}
+        namespaces = {each["type"]: each.get("path", "") for each in config["linux"]["namespaces"]}
         mounts = Path(f"/proc/{pid}/mountinfo").read_bytes()
     except Unfit as unfit:
         raise FailedPrecondition(f"{what}: {unfit}") from unfit
@@ -67,12 +69,18 @@ def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
         raise FailedPrecondition(f"{what}: what runc was told cannot be read: {error}") from error
     if is_frozen(state.cgroup_paths):
         raise FailedPrecondition(f"{what}: it is paused")
-    if _USER_NAMESPACE in kinds:
+    if _USER_NAMESPACE in namespaces:
         raise FailedPrecondition(f"{what}: checkpoints of containers in a user namespace are not supported")
     upper = upper_directory(mounts)
     if upper is None:
         raise FailedPrecondition(f"{what}: its root is no overlay file system with a directory for changes")
-    return Task(runc=runc, state_root=state_file(exec_root, container_id).parents[1], config=config, upper=upper)
+    return Task(
+        runc=runc,
+        state_root=state_file(exec_root, container_id).parents[1],
+        config=config,
+        upper=upper,
+        joins_pids=bool(namespaces.get("pid")),
+    )
 
 
 def upper_directory(mountinfo: bytes) -> Path | None:
@@ -85,17 +93,16 @@ def upper_directory(mountinfo: bytes) -> Path | None:
 
 
 def new_work(parent: Path) -> Path:
-    """Return a directory for the files of one checkpoint, which is not made."""
+    """Return a directory for the files of one order, which is not made."""
     return parent / uuid.uuid4().hex
 
 
-def checkpoint(own_exec: OwnExec, order: Order) -> None:
-    """Have the program make a checkpoint. The archive is complete when this returns, and not there when it raises.
+def carry_out(own_exec: OwnExec, order: Order, *, what: str) -> None:
+    """Have the program carry out an order: all of it has been done when this returns, and nothing when it raises.
 
     Raise Unsupported without criu, FailedPrecondition with criu's words where it cannot, AlreadyExists,
     ResourceExhausted, Cancelled, DeadlineExceeded.
     """
-    what = f"checkpoint container {order.container}"
     try:
         with own_exec.host_program([sys.executable, "-IS", str(_WORKER)], what=what) as program:
             answer = _answer(program, order, what=what)
@@ -108,7 +115,7 @@ def checkpoint(own_exec: OwnExec, order: Order) -> None:
 
 def _answer(program: Command, order: Order, *, what: str) -> Answer:
     try:
-        program.streams.write(order.encoded())
+        program.streams.write(encoded(order))
         printed = _printed(program)
     except BaseException:
         program.streams.close_stdin()

@@ -18,6 +18,7 @@ from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
 from shim.cni.cache import own_attachments
 from shim.cni.orphans import end_orphans
+from shim.container import restoring
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
 from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.orphaned_execs import end_orphaned_execs
@@ -174,6 +175,7 @@ def remove_orphaned_files(rt: Runtime) -> None:
     if (directory := orders_directory(rt.facts.info())) is not None:
         known_ids = {record.id for record in rt.view.records().values()}
         orders.keep_only(directory, known_ids, before=rt.server.started_at)
+    restoring.keep_only(rt, {record.id for record in rt.view.containers()}, before=rt.server.started_at)
     known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
     for path in pod.resolv_conf_directory(rt).glob("*"):
         if path in known:

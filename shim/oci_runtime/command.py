@@ -30,8 +30,12 @@ _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootles
 class Invocation(SimpleNamespace):
     """The relevant arguments of `runc ... create ...` and `runc ... exec ...`."""
 
-    def __init__(self, verb: str, *, container: str, bundle: str, state_root: str, log: str, process: str) -> None:
+    def __init__(
+        self, verb: str, *, verb_at: int, container: str, bundle: str, state_root: str, log: str, process: str
+    ) -> None:
         self.verb = verb
+        self.verb_at = verb_at
+        """Its place among the words."""
         self.container = container
         self.bundle = bundle
         self.state_root = state_root
@@ -44,15 +48,18 @@ def parse(words: Sequence[str]) -> Invocation:
     """Parse the words after the program's name."""
     values: dict[str, str] = {}
     plain: list[str] = []
-    rest = iter(words)
-    for word in rest:
+    verb_at = -1
+    rest = iter(enumerate(words))
+    for place, word in rest:
         name, separator, value = word.partition("=")
         if name in _WITH_VALUE:
-            values[name] = value if separator else next(rest, "")
+            values[name] = value if separator else next(rest, (0, ""))[1]
         elif not word.startswith("-"):
+            verb_at = verb_at if plain else place
             plain.append(word)
     return Invocation(
         verb=plain[0] if plain else "",
+        verb_at=verb_at,
         container=plain[-1] if len(plain) > 1 else "",
         bundle=values.get("--bundle") or values.get("-b") or os.getcwd(),
         state_root=values.get("--root", "/run/runc"),
@@ -75,10 +82,19 @@ def main(arguments: Sequence[str]) -> None:
             _prepare_exec(asked.process, ordered.process)
         else:
             prepare(ordered, bundle=asked.bundle, state_root=asked.state_root, runtime=runtime)
+            if ordered.restore is not None:
+                _restore(ordered.restore, words=words, asked=asked, runtime=runtime)
+                return
         os.execvp(runtime, [runtime, *words])
     except (OSError, OrderError) as error:
         _report(f"pydockershim's OCI runtime: {_text(error)}", log=asked.log)
         sys.exit(1)
+
+
+def _restore(ordered: order.Restore, *, words: list[str], asked: Invocation, runtime: str) -> None:
+    from shim.oci_runtime.restore import restore  # noqa: PLC0415 - few containers have it
+
+    restore(ordered, words=words, verb_at=asked.verb_at, bundle=asked.bundle, runtime=runtime)
 
 
 def _prepare_exec(path: str, changes: order.Json) -> None:

@@ -2,7 +2,8 @@
 
 The server writes the order between Docker's create and start. Its first line is `VERSION UID GID CREATE EXEC CHECKSUM`,
 which the calling shell script reads too; JSON follows. UID and GID are the host ids of the container's root, 0 without
-a user namespace. CREATE and EXEC are 1 if this program has work at that verb, else 0.
+a user namespace. CREATE and EXEC are 1 if this program has work at that verb, else 0. CREATE is 2 for
+a container that continues from a checkpoint: then the verb `start` has nothing to do.
 
 It imports little, because the program starts anew for each container.
 """
@@ -25,6 +26,7 @@ FILE_LIMIT = 1 << 20
 """Maximum bytes of an order."""
 _ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _ID_LENGTHS = range(1, 129)
+_RESTORE = 2
 _MOST_DIGITS = (9, 10, 10, 1, 1, 10)
 """Maximum digits of each number in the first line."""
 
@@ -50,6 +52,16 @@ class UserNamespace(SimpleNamespace):
         """Docker's id of the running container whose namespace to join; empty for the container that creates it."""
 
 
+class Restore(SimpleNamespace):
+    """The checkpoint that a container goes on from."""
+
+    def __init__(self, *, directory: str, path: str) -> None:
+        self.directory = directory
+        """It holds criu's images and the changed files, and is the container's alone."""
+        self.path = path
+        """The search path for criu and the programs that criu runs."""
+
+
 class Order(SimpleNamespace):
     """The changes for a container."""
 
@@ -63,6 +75,7 @@ class Order(SimpleNamespace):
         *,
         adjustment: Json | None = None,
         process: Json | None = None,
+        restore: Restore | None = None,
     ) -> None:
         self.container = container
         """Docker's id."""
@@ -78,15 +91,18 @@ class Order(SimpleNamespace):
         """NRI plugins' changes of config.json, by kind (`shim.oci_runtime.adjust`)."""
         self.process: Json = process or {}
         """NRI plugins' changes of exec processes."""
+        self.restore = restore
+        """None for a container that begins with its command."""
 
 
 def encode(order: Order) -> bytes:
     """Return the content of an order's file."""
     namespace = order.user_namespace
-    body = json_text.write({**vars(order), "user_namespace": namespace and vars(namespace)})
+    restore = order.restore and vars(order.restore)
+    body = json_text.write({**vars(order), "user_namespace": namespace and vars(namespace), "restore": restore})
     ids = (namespace.uid, namespace.gid) if namespace else (0, 0)
-    has_create = namespace is not None or bool(order.adjustment)
-    start = b"%d %d %d %d %d" % (VERSION, *ids, has_create, bool(order.process))
+    create = _RESTORE if restore else int(namespace is not None or bool(order.adjustment))
+    start = b"%d %d %d %d %d" % (VERSION, *ids, create, bool(order.process))
     return b"%s %d\n%s" % (start, _checksum(start, body), body)
 
 
@@ -110,6 +126,7 @@ def decode(content: bytes, *, container: str) -> Order:
         kept=tuple(plain["kept"]),
         adjustment=dict(plain["adjustment"]),
         process=dict(plain["process"]),
+        restore=Restore(**plain["restore"]) if plain.get("restore") else None,
     )
     if order.container != container:
         raise OrderError(f"it is of container {order.container!r}")
@@ -121,7 +138,8 @@ def _are_numbers(words: list[bytes]) -> bool:
     return (
         len(words) == len(_MOST_DIGITS)
         and all(word.isdigit() and len(word) <= most for word, most in zip(words, _MOST_DIGITS, strict=True))
-        and {words[3], words[4]} <= {b"0", b"1"}
+        and words[3] in (b"0", b"1", b"%d" % _RESTORE)
+        and words[4] in (b"0", b"1")
     )
 
 

@@ -7,7 +7,7 @@ from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import FailedPrecondition
 from shim.oci import orders
 from shim.oci.user_namespaces import INSTALL, orders_directory
-from shim.oci_runtime.order import Json, Order
+from shim.oci_runtime.order import Json, Order, Restore
 from shim.pod import RESOLV_CONF
 from shim.runtime import Runtime
 from shim.spec.mounts import last_in_each_place, mount_options
@@ -57,11 +57,13 @@ def order_container(
     mounts: Sequence[pb.Mount] = (),
     config: Json | None = None,
     process: Json | None = None,
+    restore: Restore | None = None,
 ) -> None:
     """Write the order of a container created with the OCI runtime `runtime`: settings that Docker has no field for.
 
     Does nothing for any other than the server's runtime. `pause` is the id of the pod's pause container; "" for pause
     itself. `config` and `process` are changes that NRI plugins have asked for.
+    `restore` is the checkpoint that the container continues from.
     """
     if runtime != ORDERED_RUNTIME:
         return
@@ -80,5 +82,6 @@ def order_container(
         kept=tuple(path for path, mount in last.items() if mount.host_path and not mount.uidMappings),
         adjustment={**({"mountOptions": options} if options else {}), **(config or {})},
         process=process or {},
+        restore=restore,
     )
     orders.put(directory, order)

@@ -31,7 +31,7 @@ def cri_signal(docker: str) -> pb.Signal:
         name = _name(int(text))
     else:
         name = "SIG" + text.upper().removeprefix("SIG").replace("+", "PLUS").replace("-", "MINUS")
-    return pb.Signal.Value(_PREFIX + name) if _PREFIX + name in _CRI else pb.SIGNAL_RUNTIME_DEFAULT
+    return getattr(pb, _PREFIX + name) if _PREFIX + name in _CRI else pb.SIGNAL_RUNTIME_DEFAULT
 
 
 _CRI = frozenset(pb.Signal.keys())

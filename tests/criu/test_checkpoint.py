@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline
-from shim.criu.checkpoint import checkpoint, upper_directory
-from shim.criu.order import Order
+from shim.criu.checkpoint import carry_out, upper_directory
+from shim.criu.order import ContainerOrder, Source
 from shim.domain.errors import AlreadyExists, Cancelled, FailedPrecondition, ResourceExhausted, ShimError, Unsupported
 from shim.own_exec.own_exec import OwnExec
 from tests.waits import wait_until
@@ -32,7 +32,7 @@ class Node:
     """Directories of a test, and an order for it."""
 
     directory: Path
-    order: Order
+    order: ContainerOrder
 
     def runc(self, script: str) -> None:
         """Have runc do this for a checkpoint."""
@@ -71,16 +71,20 @@ def node(tmp_path: Path) -> Node:
     write(tmp_path / "bin/criu", "#!/bin/sh\nexit 0\n")
     made = Node(
         tmp_path,
-        Order(
-            container="c1",
-            runc=str(tmp_path / "runc"),
-            state_root=str(tmp_path / "states"),
+        ContainerOrder(
+            source=Source(
+                container="c1",
+                pid=1,
+                shared_pids=0,
+                runc=str(tmp_path / "runc"),
+                state_root=str(tmp_path / "states"),
+                upper=str(tmp_path / "upper"),
+                log=str(tmp_path / "log"),
+                documents={"config.dump": "{}", "spec.dump": "{}"},
+            ),
             path=f"{tmp_path / 'bin'}:/usr/bin:/bin",
             work=str(tmp_path / "state/work"),
             location=str(tmp_path / "archives/c.tar"),
-            upper=str(tmp_path / "upper"),
-            log=str(tmp_path / "log"),
-            documents={"config.dump": "{}", "spec.dump": "{}"},
         ),
     )
     made.runc(WHOLE)
@@ -88,7 +92,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_an_archive_has_all_parts_and_is_roots(own_exec: OwnExec, node: Node) -> None:
-    checkpoint(own_exec, node.order)
+    carry_out(own_exec, node.order, what="checkpoint container c1")
     archive = Path(node.order.location)
     assert archive.stat().st_mode & 0o777 == 0o600
     with tarfile.open(archive) as found:
@@ -112,14 +116,14 @@ def test_an_archive_has_all_parts_and_is_roots(own_exec: OwnExec, node: Node) ->
 def test_what_criu_says_is_the_error(own_exec: OwnExec, node: Node) -> None:
     node.runc('echo "(00.1) Error (criu/x.c:1): no such socket" > "${10}/dump.log"; exit 1')
     with pytest.raises(FailedPrecondition, match=r"criu: .*no such socket"):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
 def test_what_runc_says_is_the_error_where_criu_says_nothing(own_exec: OwnExec, node: Node) -> None:
     node.runc("echo container is not running; exit 1")
     with pytest.raises(FailedPrecondition, match="runc: container is not running"):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
@@ -127,7 +131,7 @@ def test_without_criu_nothing_is_paused(own_exec: OwnExec, node: Node) -> None:
     (node.directory / "bin/criu").unlink()
     order = replace(node.order, path=str(node.directory / "bin"))
     with pytest.raises(Unsupported, match=r"no program criu in .*install the package criu"):
-        checkpoint(own_exec, order)
+        carry_out(own_exec, order, what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
     assert not Path(order.work).exists()
 
@@ -135,27 +139,27 @@ def test_without_criu_nothing_is_paused(own_exec: OwnExec, node: Node) -> None:
 def test_a_criu_that_does_not_suit_the_kernel_is_quoted(own_exec: OwnExec, node: Node) -> None:
     write(node.directory / "bin/criu", "#!/bin/sh\necho unexpected bounds >&2; exit 1\n")
     with pytest.raises(Unsupported, match="criu check: unexpected bounds; install"):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
 
 
 def test_an_archive_that_is_there_stays(own_exec: OwnExec, node: Node) -> None:
     Path(node.order.location).write_text("older")
     with pytest.raises(AlreadyExists):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     assert Path(node.order.location).read_text() == "older"
 
 
 def test_a_directory_that_is_not_there_is_named(own_exec: OwnExec, node: Node) -> None:
     with pytest.raises(FailedPrecondition, match="/nowhere"):
-        checkpoint(own_exec, replace(node.order, location="/nowhere/c.tar"))
+        carry_out(own_exec, replace(node.order, location="/nowhere/c.tar"), what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
 
 
 def test_images_beyond_the_bound_are_refused(own_exec: OwnExec, node: Node) -> None:
     node.runc(f'{WHOLE}; truncate -s {(64 << 30) - 1} "$8/pages-1.img" "$8/pages-2.img"')
     with pytest.raises(ResourceExhausted, match="more than 68719476736 bytes"):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
@@ -179,7 +183,7 @@ def test_a_client_that_goes_away_has_criu_fail_and_leaves_no_file(own_exec: OwnE
         leaving.start()
         began = time.monotonic()
         with pytest.raises(Cancelled):
-            checkpoint(own_exec, node.order)
+            carry_out(own_exec, node.order, what="checkpoint container c1")
         assert time.monotonic() - began < 20
         leaving.join()
     node.assert_nothing_left()
@@ -188,7 +192,7 @@ def test_a_client_that_goes_away_has_criu_fail_and_leaves_no_file(own_exec: OwnE
 def test_a_container_goes_on_when_the_process_that_has_it_paused_is_killed(own_exec: OwnExec, node: Node) -> None:
     node.runc("kill -9 $PPID")
     with pytest.raises(ShimError, match="has ended without an answer"):
-        checkpoint(own_exec, node.order)
+        carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
@@ -199,7 +203,7 @@ def test_the_end_of_the_exec_program_leaves_no_file(own_exec: OwnExec, node: Nod
 
     def ask() -> None:
         try:
-            checkpoint(own_exec, node.order)
+            carry_out(own_exec, node.order, what="checkpoint container c1")
         except Exception as error:  # noqa: BLE001 - whatever it is
             failed.append(error)
 

@@ -5,6 +5,8 @@ field as the client wrote it, such as `config.metadata.name`. Checks that depend
 an image belong to the domain.
 """
 
+from collections.abc import Mapping, Sequence
+
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
@@ -14,10 +16,17 @@ from shim.cri.validate.container import container_config
 from shim.cri.validate.limits import resources
 from shim.cri.validate.pod import log_directory, sandbox_config
 from shim.cri.validate.rules import well_formed
+from shim.criu.layout import CONTAINERS_LIMIT
+from shim.domain.errors import InvalidArgument
+
+TCP_OPTION = "tcp-established"
+"""What becomes of established TCP connections at a restore."""
+TCP_CLOSE, TCP_REFUSE = "close", "refuse"
 
 __all__ = [
     "attach",
     "checkpoint_container",
+    "checkpoint_pod",
     "container_id",
     "create_container",
     "exec_",
@@ -25,6 +34,7 @@ __all__ = [
     "image",
     "pod_sandbox_id",
     "port_forward",
+    "restore_pod",
     "run_pod_sandbox",
     "stop_container",
     "update_container_resources",
@@ -64,6 +74,48 @@ def checkpoint_container(request: pb.CheckpointContainerRequest) -> None:
     rules.absolute(request.location, field="location")
     rules.no_parent(request.location, field="location")
     rules.not_negative(request.timeout, field="timeout")
+
+
+def checkpoint_pod(request: pb.CheckpointPodRequest) -> None:
+    """Check CheckpointPod."""
+    pod_sandbox_id(request)
+    _checkpoint_directory(request.output_path, field="output_path")
+    if not request.container_ids:
+        raise InvalidArgument("container_ids is empty")
+    rules.at_most(request.container_ids, CONTAINERS_LIMIT, field="container_ids")
+    if len(set(request.container_ids)) != len(request.container_ids):
+        raise InvalidArgument("container_ids names a container twice")
+    _known_options(request.options, known=())
+
+
+def restore_pod(request: pb.RestorePodRequest) -> bool:
+    """Check RestorePod. Return whether established TCP connections are to be refused."""
+    well_formed(request)
+    _checkpoint_directory(request.checkpoint_path, field="checkpoint_path")
+    rules.required(request, "config")
+    sandbox_config(request.config, field="config")
+    if not request.container_configs:
+        raise InvalidArgument("container_configs is empty")
+    rules.at_most(request.container_configs, CONTAINERS_LIMIT, field="container_configs")
+    for index, config in enumerate(request.container_configs):
+        container_config(config, field=f"container_configs[{index}]")
+    _known_options(request.options, known=(TCP_OPTION,))
+    value = request.options.get(TCP_OPTION, TCP_CLOSE)
+    if value not in (TCP_CLOSE, TCP_REFUSE):
+        raise InvalidArgument(f"options: {TCP_OPTION} {value!r} is neither {TCP_CLOSE} nor {TCP_REFUSE}")
+    return value == TCP_REFUSE
+
+
+def _checkpoint_directory(path: str, *, field: str) -> None:
+    check_path_length(path, field=field)
+    rules.absolute(path, field=field)
+    rules.no_parent(path, field=field)
+
+
+def _known_options(options: Mapping[str, str], *, known: Sequence[str]) -> None:
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise InvalidArgument(f"options: {unknown[0]!r} is not known; these are: {', '.join(known) or 'none'}")
 
 
 def exec_sync(request: pb.ExecSyncRequest) -> None:

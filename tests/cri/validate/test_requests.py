@@ -8,7 +8,20 @@ from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri import validate
+from shim.criu.layout import CONTAINERS_LIMIT
 from shim.domain.errors import InvalidArgument
+from tests.pods import container_config, pod_config
+
+
+def restore_request(**fields: Any) -> pb.RestorePodRequest:
+    """Return a good request; `fields` are other ones."""
+    wanted: dict[str, Any] = {
+        "checkpoint_path": "/checkpoints/p",
+        "config": pod_config(),
+        "container_configs": [container_config()],
+    }
+    return pb.RestorePodRequest(**(wanted | fields))
+
 
 GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
     "stop": (validate.stop_container, pb.StopContainerRequest(container_id="c")),
@@ -16,6 +29,14 @@ GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
     "checkpoint": (
         validate.checkpoint_container,
         pb.CheckpointContainerRequest(container_id="c", location="/checkpoints/c.tar", timeout=5),
+    ),
+    "checkpoint-pod": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="/checkpoints/p", container_ids=["c", "d"]),
+    ),
+    "restore-pod": (
+        validate.restore_pod,
+        restore_request(options={"tcp-established": "refuse"}),
     ),
     "update": (
         validate.update_container_resources,
@@ -45,6 +66,58 @@ def test_valid_requests_pass(check: Callable[[Message], None], request_: Message
 
 
 BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
+    "checkpoint-pod-no-containers": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="/p"),
+        "container_ids is empty",
+    ),
+    "checkpoint-pod-many-containers": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(
+            pod_sandbox_id="p", output_path="/p", container_ids=[str(each) for each in range(CONTAINERS_LIMIT + 1)]
+        ),
+        "container_ids has 1001 entries, at most 1000 are allowed",
+    ),
+    "checkpoint-pod-twice": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="/p", container_ids=["c", "c"]),
+        "container_ids names a container twice",
+    ),
+    "checkpoint-pod-relative": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="p", container_ids=["c"]),
+        "output_path 'p' is not an absolute path",
+    ),
+    "checkpoint-pod-option": (
+        validate.checkpoint_pod,
+        pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="/p", container_ids=["c"], options={"fast": "1"}),
+        "options: 'fast' is not known; these are: none",
+    ),
+    "restore-pod-option": (
+        validate.restore_pod,
+        restore_request(options={"fast": "1"}),
+        "options: 'fast' is not known; these are: tcp-established",
+    ),
+    "restore-pod-value": (
+        validate.restore_pod,
+        restore_request(options={"tcp-established": "keep"}),
+        "options: tcp-established 'keep' is neither close nor refuse",
+    ),
+    "restore-pod-no-containers": (
+        validate.restore_pod,
+        restore_request(container_configs=[]),
+        "container_configs is empty",
+    ),
+    "restore-pod-no-image": (
+        validate.restore_pod,
+        restore_request(container_configs=[pb.ContainerConfig(metadata=pb.ContainerMetadata(name="c"))]),
+        "container_configs[0].image is missing",
+    ),
+    "restore-pod-climbing": (
+        validate.restore_pod,
+        restore_request(checkpoint_path="/a/../b"),
+        "checkpoint_path '/a/../b' must not hold '..'",
+    ),
     "stop-no-id": (validate.stop_container, pb.StopContainerRequest(), "container_id is empty"),
     "stop-negative": (
         validate.stop_container,

@@ -1,0 +1,73 @@
+"""Carry out a ContainerOrder: the checkpoint of one container becomes an archive (`shim.criu.archive`)."""
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from shim.criu import order as answers
+from shim.criu.archive import LOG_LIMIT, Budget, Writer
+from shim.criu.dump import Failure, Paused, check_wanted, dump, environment_for, write_diff
+from shim.criu.layout import DIFF, IMAGES
+from shim.criu.order import ContainerOrder
+
+
+def checkpoint_container(order: ContainerOrder) -> None:
+    """Write the archive. The container goes on, and no file is left when this raises Failure, Refused or OSError."""
+    work, location = Path(order.work), Path(order.location)
+    if os.path.lexists(location):
+        raise Failure(answers.EXISTS, f"{location} is there already")
+    archive = _unnamed_file(location.parent)
+    try:
+        work.mkdir(mode=0o700, parents=True)
+        environment = environment_for(order.path, work)
+        with Paused(order.source, environment):
+            dump(order.source, images=work / IMAGES, logs=work / "logs", environment=environment)
+            write_diff(order.source, work / DIFF, budget=Budget())
+        with os.fdopen(archive, "wb", closefd=False) as file:
+            _write_archive(order, work, Writer(file, budget=Budget(), check=check_wanted))
+        os.fsync(archive)
+        _name(archive, location)
+    finally:
+        os.close(archive)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _unnamed_file(directory: Path) -> int:
+    """Return a descriptor of a file without a name, of which nothing is left until it gets one."""
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
+            text = f"the file system of {directory} has no files without names (O_TMPFILE)"
+            raise Failure(answers.NOT_POSSIBLE, text) from error
+        raise
+
+
+def _name(archive: int, location: Path) -> None:
+    """Give the complete archive its name, unless the server has given up."""
+    check_wanted()
+    try:
+        # A directory has to be named for the link to be followed; the path is absolute, so any will do.
+        os.link(f"/proc/self/fd/{archive}", location, src_dir_fd=archive, follow_symlinks=True)
+    except FileExistsError as error:
+        raise Failure(answers.EXISTS, f"{location} is there already") from error
+    try:
+        check_wanted()
+    except Failure:
+        location.unlink()
+        raise
+
+
+def _write_archive(order: ContainerOrder, work: Path, writer: Writer) -> None:
+    for name, content in sorted(order.source.documents.items()):
+        writer.add_content(name, content.encode())
+    writer.add_directory(IMAGES, work / IMAGES)
+    writer.add_file(DIFF, work / DIFF)
+    if order.source.log:
+        with suppress(FileNotFoundError):  # it is being rotated
+            writer.add_end("container.log", Path(order.source.log), limit=LOG_LIMIT)
+    for name in ("dump.log", "stats-dump"):
+        writer.add_file(name, work / "logs" / name)
+    writer.close()

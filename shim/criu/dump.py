@@ -1,0 +1,228 @@
+"""Have runc pause containers and criu write the images of their processes."""
+
+import errno
+import os
+import resource
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from shim.base.proc import lines
+from shim.criu import order as answers
+from shim.criu.archive import ARCHIVE_LIMIT, Budget, Writer
+from shim.criu.order import Source
+
+_CHECK_SECONDS = 30.0
+"""For `criu check`, which takes 0.1 s, and for a pause or resume."""
+_LOOK_SECONDS = 0.05
+"""Between two looks for processes of a criu that is to fail: it may just start another one."""
+_LOG_BYTES = 64 << 10
+"""Read of the end of criu's log."""
+_ERRORS_SHOWN = 3
+_SCRIPT_MODE = 0o700
+
+
+class Failure(Exception):
+    """The order cannot be carried out."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def check_wanted() -> None:
+    """Raise Failure once the server has given up."""
+    if select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1):
+        raise Failure(answers.NOT_POSSIBLE, "given up")
+
+
+def find_criu(path: str) -> str:
+    """Return a criu that runs on this kernel. Raise Failure where there is none."""
+    criu = shutil.which("criu", path=path)
+    if criu is None:
+        raise Failure(answers.NO_CRIU, f"there is no program criu in {path}")
+    checked = subprocess.run(
+        [criu, "check"],
+        check=False,
+        env={"PATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_CHECK_SECONDS,
+    )
+    if checked.returncode:
+        raise Failure(answers.NO_CRIU, f"{criu} check: {_last_line(checked.stdout)}")
+    return criu
+
+
+def environment_for(path: str, work: Path) -> dict[str, str]:
+    """Return the environment for runc, with a criu that answers a limit of its files by an error, not by its death.
+
+    Raise Failure where criu is not there, or does not run on this kernel.
+    """
+    criu = find_criu(path)
+    programs = work / "bin"
+    programs.mkdir()
+    script = programs / "criu"
+    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(criu)} \"$@\"\n")
+    script.chmod(_SCRIPT_MODE)
+    return {"PATH": f"{programs}:{path}", "HOME": "/"}
+
+
+class Paused:
+    """Has a container paused in the block, so that files and memory are of one moment."""
+
+    def __init__(self, source: Source, environment: dict[str, str]) -> None:
+        self._command = [source.runc, "--root", source.state_root]
+        self._container = source.container
+        self._environment = environment
+
+    def __enter__(self) -> None:
+        paused = self._run("pause")
+        if paused.returncode:
+            self._run("resume")  # it may be half-way
+            raise Failure(answers.NOT_POSSIBLE, f"runc pause: {_last_line(paused.stderr)}")
+
+    def __exit__(self, *_: object) -> None:
+        self.resume()
+
+    def resume(self) -> None:
+        """Resume the container; one that is not paused is fine. Raise Failure."""
+        resumed = self._run("resume")
+        if resumed.returncode and b"not paused" not in resumed.stderr:
+            raise Failure(answers.NOT_POSSIBLE, f"runc resume: {_last_line(resumed.stderr)}")
+
+    def _run(self, verb: str) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            [*self._command, verb, self._container],
+            check=False,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_CHECK_SECONDS,
+        )
+
+
+def dump(source: Source, *, images: Path, logs: Path, environment: dict[str, str]) -> None:
+    """Have runc write criu's images of a paused container to `images`, and the log of criu to `logs`.
+
+    Both directories are made. Raise Failure with criu's words where it cannot.
+    """
+    check_wanted()
+    for directory in (images, logs):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    command = [source.runc, "--root", source.state_root, "checkpoint", "--leave-running"]
+    command += ["--file-locks", "--tcp-established", "--image-path", str(images), "--work-path", str(logs)]
+    printed = logs / "runc.log"
+    with printed.open("wb") as output:
+        runc = subprocess.Popen(
+            [*command, source.container],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        resource.prlimit(runc.pid, resource.RLIMIT_FSIZE, (ARCHIVE_LIMIT, ARCHIVE_LIMIT))
+        given_up = _wait(runc)
+    if given_up:
+        raise Failure(answers.NOT_POSSIBLE, "given up")
+    if runc.returncode:
+        raise Failure(answers.NOT_POSSIBLE, _reason(logs / "dump.log", printed))
+    printed.unlink()
+
+
+def write_diff(source: Source, path: Path, *, budget: Budget) -> None:
+    """Write what a paused container has changed of its root file system: a layer. Raise Refused. OSError."""
+    with path.open("wb") as file:
+        writer = Writer(file, budget=budget, check=check_wanted)
+        writer.add_layer(Path(source.upper))
+        writer.close()
+
+
+def criu_errors(log: Path) -> str:
+    """Return the errors in a log of criu's; empty where it has none."""
+    errors = [line.partition(b"Error ")[2] for line in lines(_end_of(log)) if b"Error " in line]
+    return "criu: " + "; ".join(each.decode(errors="replace") for each in errors[:_ERRORS_SHOWN]) if errors else ""
+
+
+def check_tree(source: Source) -> None:
+    """Check that criu finds all processes of a container in a shared pid namespace. Raise Failure.
+
+    A process whose parent has ended becomes a child of the pause process there. criu takes the descendants of the
+    container's first process alone, so that process would be missing after a restore.
+    """
+    if not source.shared_pids:
+        return
+    group = _control_groups(source.pid)
+    for child in _children(source.shared_pids):
+        if child != source.pid and _control_groups(child) == group:
+            text = (
+                f"its process {child} has lost its parent and is a child of the pause process, since the pod shares "
+                "its process namespace: criu would leave it out"
+            )
+            raise Failure(answers.NOT_POSSIBLE, text)
+
+
+def _control_groups(pid: int) -> bytes:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cgroup").read_bytes()
+    return b""
+
+
+def _wait(runc: "subprocess.Popen[bytes]") -> bool:
+    """Wait for the end of runc. Return whether criu was made to fail, since the server has given up."""
+    process = os.pidfd_open(runc.pid)
+    try:
+        ready = select.select([process, sys.stdin], [], [])[0]
+        if process in ready:
+            return False
+        while not select.select([process], [], [], _LOOK_SECONDS)[0]:
+            _have_writes_fail(runc.pid)
+        return True
+    finally:
+        runc.wait()
+        os.close(process)
+
+
+def _have_writes_fail(pid: int) -> None:
+    """Let no descendant of a process write to a file any more: criu ends then, and puts right what it has changed."""
+    for child in _children(pid):
+        with suppress(ProcessLookupError):
+            resource.prlimit(child, resource.RLIMIT_FSIZE, (0, 0))
+        _have_writes_fail(child)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [
+            int(each) for path in Path(f"/proc/{pid}/task").glob("*/children") for each in path.read_bytes().split()
+        ]
+    return []
+
+
+def _reason(log: Path, output: Path) -> str:
+    """Return what criu says of its failure; else what runc says."""
+    return criu_errors(log) or f"runc: {_last_line(_end_of(output))}"
+
+
+def _end_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def kind_of(error: OSError) -> str:
+    """Return which kind of failure an error of the system is."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return answers.NO_SPACE if full else answers.NOT_POSSIBLE

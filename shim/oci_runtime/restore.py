@@ -1,0 +1,88 @@
+"""`create` of a container that goes on from a checkpoint: `runc restore`, from the files that the server has put down.
+
+The processes run when `create` ends. The shell script in front leaves out `start`, which runc would refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shim.base import proc
+from shim.oci_runtime import diff, kernel
+from shim.oci_runtime.create import read_json, replace_json
+from shim.oci_runtime.order import OrderError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shim.oci_runtime.order import Restore
+
+IMAGES = "checkpoint"
+DIFF = "rootfs-diff.tar"
+"""In the directory of a restore."""
+
+_OPTIONS = ("--file-locks", "--ext-unix-sk")
+_LOG_BYTES = 64 << 10
+_ERRORS_SHOWN = 3
+_CONFIGURATION = "org.criu.config"
+"""The annotation by which runc gives criu a file of options."""
+
+
+def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str, runtime: str) -> None:
+    """Restore the container of a bundle. `words` are those of `runc create`, `verb_at` is the place of the verb.
+
+    Raise OrderError with criu's words where it cannot. OSError.
+    """
+    if not os.path.isdir(f"{ordered.directory}/{IMAGES}"):
+        raise OrderError("its checkpoint has been used: a container goes on from a checkpoint once")
+    path = f"{bundle}/config.json"
+    config = read_json(path)
+    root = os.path.join(bundle, config["root"]["path"])
+    try:
+        diff.apply(f"{ordered.directory}/{DIFF}", root)
+    except tarfile.TarError as error:
+        raise OrderError(f"the changed files of its checkpoint: {error}") from error
+    if config["root"].get("readonly"):
+        _make_read_only(root)
+    logs = f"{ordered.directory}/logs"
+    os.makedirs(logs, mode=0o700, exist_ok=True)
+    options = [*_OPTIONS, "--image-path", f"{ordered.directory}/{IMAGES}", "--work-path", logs]
+    # A configuration of the node's administrator for criu (/etc/criu/runc.conf) is not read then.
+    configuration = f"{ordered.directory}/criu.conf"
+    Path(configuration).write_text("tcp-close\n")
+    config["annotations"] = {**(config.get("annotations") or {}), _CONFIGURATION: configuration}
+    replace_json(path, config)
+    # The processes inherit it: criu does not restore 0.
+    Path("/proc/self/oom_score_adj").write_text(str(config["process"].get("oomScoreAdj", 0)))
+    found = shutil.which(runtime)
+    if found is None:
+        raise OrderError(f"{runtime} is not in the PATH of containerd's shim")
+    command = [found, *words[:verb_at], "restore", "--detach", *options, *words[verb_at + 1 :]]
+    done = subprocess.run(command, check=False, env={**os.environ, "PATH": ordered.path})
+    if done.returncode != 0:
+        raise OrderError(f"restore from its checkpoint: {_reason(f'{logs}/restore.log')}")
+    shutil.rmtree(ordered.directory, ignore_errors=True)  # the container's memory; the server removes what is left
+
+
+def _make_read_only(root: str) -> None:
+    """Make the root read-only for criu, which leaves it as it finds it, in a mount namespace of this process."""
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
+    kernel.mount(root, root, flags=kernel.MS_BIND | kernel.MS_REC)
+    kernel.mount("none", root, flags=kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY)
+
+
+def _reason(log: str) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+            content = file.read()
+    except FileNotFoundError:
+        return "criu has written no log"
+    errors = [line.partition(b"Error ")[2] for line in proc.lines(content) if b"Error " in line]
+    return "criu: " + "; ".join(each.decode(errors="replace") for each in errors[:_ERRORS_SHOWN])

@@ -1,0 +1,123 @@
+"""RestorePod."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shim import pod
+from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.rollback import Rollback
+from shim.container.create import create_container
+from shim.container.restoring import CheckpointFiles, root
+from shim.criu.checkpoint import carry_out, new_work
+from shim.criu.order import TakeOrder
+from shim.criu.program import search_path
+from shim.domain import names
+from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound
+from shim.domain.ids import ContainerId, SandboxId
+from shim.image.find import find_image
+from shim.runtime import Runtime
+from shim.sandbox.find import sandboxes
+from shim.sandbox.manifest import check_same, entries_by_name, read_manifest
+from shim.sandbox.remove import remove_pod_sandbox
+from shim.sandbox.run import run_pod_sandbox
+from shim.spec.defaults import host_defaults
+from shim.spec.order import check_takes_orders
+from shim.spec.user_namespace import is_asked_for
+
+TAKE_SECONDS = 600.0
+"""Bound of the copy of a checkpoint: some 60 GiB of memory on a disk that writes 100 MB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPod:
+    """A pod sandbox, and its containers by name."""
+
+    sandbox: SandboxId
+    containers: dict[str, ContainerId]
+
+
+def restore_pod(
+    rt: Runtime,
+    *,
+    checkpoint_path: str,
+    config: pb.PodSandboxConfig,
+    runtime_handler: str,
+    container_configs: Sequence[pb.ContainerConfig],
+    refuse_connections: bool,
+) -> RestoredPod:
+    """Make a pod sandbox and its containers, which go on from a checkpoint when they are started.
+
+    The checkpoint is copied first, and not needed any more when this returns. Established TCP connections are closed,
+    or with `refuse_connections` refused. When this raises, nothing is left.
+    """
+    _check_possible(rt, config, runtime_handler=runtime_handler)
+    with _taken(rt, checkpoint_path, refuse_connections=refuse_connections) as directory:
+        entries = entries_by_name(read_manifest(directory), container_configs)
+        for index, each in enumerate(container_configs):
+            entry, field = entries[each.metadata.name], f"container_configs[{index}]"
+            check_same(entry, each, layers=_layers(rt, each, field=field), field=field)
+        with Rollback(f"restore pod sandbox {names.sandbox_name(config.metadata)}") as rollback:
+            made: list[SandboxId] = []
+            rollback.undo("its pod sandbox", partial(_remove_all, rt, made))
+            made.append(run_pod_sandbox(rt, config=config, runtime_handler=runtime_handler))
+            containers = {
+                each.metadata.name: create_container(
+                    rt,
+                    sandbox_id=made[0],
+                    config=each,
+                    sandbox_config=config,
+                    checkpoint=CheckpointFiles(directory / entries[each.metadata.name].directory),
+                )
+                for each in container_configs
+            }
+            rollback.commit()
+    return RestoredPod(made[0], containers)
+
+
+def _remove_all(rt: Runtime, made: Sequence[SandboxId]) -> None:
+    for sandbox_id in made:
+        remove_pod_sandbox(rt, sandbox_id=sandbox_id)
+
+
+def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> None:
+    """Check that a pod of this configuration can be restored here. Raise FailedPrecondition or AlreadyExists."""
+    if is_asked_for(config.linux.security_context.namespace_options):
+        field = "config.linux.security_context.namespace_options.userns_options"
+        raise FailedPrecondition(f"{field}: containers in a user namespace cannot be restored")
+    defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
+    check_takes_orders(rt, runtime=defaults.runtime, field="runtime_handler")
+    name = names.sandbox_name(config.metadata)
+    for record in sandboxes(rt):
+        if names.sandbox_name(record.config.metadata) == name and pod.is_ready(rt, record):
+            raise AlreadyExists(f"config.metadata: pod sandbox {record.id} has this name, namespace, uid and attempt")
+
+
+@contextmanager
+def _taken(rt: Runtime, checkpoint_path: str, *, refuse_connections: bool) -> Iterator[Path]:
+    """Check and copy a checkpoint for the block. Raise Unsupported without criu, FailedPrecondition."""
+    directory = new_work(root(rt))
+    order = TakeOrder(
+        directory=checkpoint_path,
+        path=search_path(os.environ),
+        target=str(directory),
+        refuse_connections=refuse_connections,
+    )
+    try:
+        with deadline.bound(TAKE_SECONDS), rt.locks.checkpoint():
+            carry_out(rt.own_exec, order, what=f"restore from {checkpoint_path}")
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _layers(rt: Runtime, config: pb.ContainerConfig, *, field: str) -> Sequence[str]:
+    image = find_image(rt, config.image.image)
+    if image is None:
+        raise NotFound(f"{field}.image.image: {config.image.image!r} is not on this node; pull it first")
+    return rt.engine.inspect_image(image.id).root_fs.layers or []

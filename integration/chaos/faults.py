@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from integration.chaos import hands
+from integration.chaos.moves import move_pods
 from integration.chaos.plan import Step
 from integration.chaos.target import Target
 from integration.node.processes import children, command, executable
@@ -32,7 +33,8 @@ def inflict(target: Target, step: Step) -> None:
 
 def possible(target: Target) -> tuple[str, ...]:
     """Return the names of the faults that can happen on this node."""
-    return tuple(name for name in FAULTS if target.clock.can_jump or not name.startswith("clock "))
+    missing = ("clock jump",) * (not target.clock.can_jump) + ("moves pods",) * (not target.has_criu)
+    return tuple(name for name in FAULTS if name not in missing)
 
 
 @contextmanager
@@ -247,5 +249,6 @@ FAULTS: dict[str, Fault] = {
     "clock jump": _jump_clock,
     "hands containers": hands.on_containers,
     "hands engine": hands.beside_them,
+    "moves pods": move_pods,
 }
 """The word before the space is the part of the node; in one round each part meets one fault at most."""

@@ -73,6 +73,7 @@ class Invariants:
                 *self._of_state(sandboxes),
                 *self._of_orders(pods, sandboxes, containers),
                 *self._of_mounts(),
+                *(f"left of a checkpoint: {path}" for path in sorted(self._target.checkpoint_files)),
                 *self._of_processes(),
             ]
         except grpc.RpcError as error:

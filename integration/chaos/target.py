@@ -1,5 +1,6 @@
 """One node: an engine with live-restore, the server on it, and what can fail around them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from integration.conftest import NodeDirs, make_node_dirs
 from integration.networks import bridge, conflist
 from integration.node import images
 from integration.node.commands import NodeError
+from integration.node.criu import criu_in
 from integration.node.daemon import Daemon
 from integration.node.disk import Disk
 from integration.node.engine import Engine, ordered_runtime, remove_link
@@ -21,7 +23,7 @@ from integration.node.leak_check import NodeSnapshot
 from integration.node.mounts import unmount_all
 from integration.node.processes import helper_of, log_process_of
 from integration.server import Server
-from shim.checkpoint.root import ORDERS
+from shim.checkpoint.root import CHECKPOINTING, ORDERS, RESTORING
 
 BRIDGE = "chaos0"
 SUBNET = "10.95.0.0/16"
@@ -43,6 +45,9 @@ class Target:
     disk: Disk
     volume: HangingVolume
     clock: Clock
+    moves: Path
+    """Directory of checkpoints of pods."""
+    has_criu: bool
     life: int = 0
     losses: int = 0
     restarted_by_hand: set[str] = field(default_factory=set)
@@ -59,6 +64,13 @@ class Target:
     def orders(self) -> set[str]:
         """The containers that have an order for the OCI runtime."""
         return {path.name for path in (self.dirs.state / ORDERS).glob("*")}
+
+    @property
+    def checkpoint_files(self) -> set[str]:
+        """What there is of checkpoints: of those that are being made or restored, and of those that have failed."""
+        being_made = (self.dirs.state / CHECKPOINTING, self.dirs.state / RESTORING)
+        paths = [path for directory in being_made for path in directory.glob("*")]
+        return {str(path) for path in (*paths, *self.moves.glob("*/*"))}
 
     def snapshot(self) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""
@@ -109,14 +121,18 @@ def new_target(node: Node, engine_name: str, home: Path, *, plugin_seconds: int 
         stack.callback(volume.close)
         link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
         clock = Clock(home)
-        server = _server(dirs, link, clock, log=home / "server.log", plugin_seconds=plugin_seconds)
-        target = Target(engine, dirs, server, link, disk, volume, clock)
+        criu = criu_in(home / "criu", node.criu) if node.criu is not None else None
+        environ = clock.environ | ({"PATH": f"{criu.script.parent}:{os.environ['PATH']}"} if criu else {})
+        server = _server(dirs, link, environ, log=home / "server.log", plugin_seconds=plugin_seconds)
+        target = Target(
+            engine, dirs, server, link, disk, volume, clock, moves=home / "moves", has_criu=criu is not None
+        )
         stack.callback(server.stop)
         target.start_server()
         yield target
 
 
-def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path, plugin_seconds: int) -> Server:
+def _server(dirs: NodeDirs, link: Link, environ: dict[str, str], *, log: Path, plugin_seconds: int) -> Server:
     settings: dict[str, object] = {
         "docker-endpoint": f"unix://{link.path}",
         "root-directory": dirs.state,
@@ -128,4 +144,4 @@ def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path, plugin_secon
         "runtime-request-timeout": DOCKER_SECONDS,
         "shutdown-grace": _GRACE_SECONDS,
     }
-    return Server(settings, socket=dirs.socket, log=log, environ=clock.environ)
+    return Server(settings, socket=dirs.socket, log=log, environ=environ)

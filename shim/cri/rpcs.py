@@ -75,8 +75,7 @@ RPCS = {
     "ReopenContainerLog": Rpc(Kind.CHANGE, mutates=True),
     "CheckpointContainer": Rpc(Kind.CHANGE, mutates=True),
     "CheckpointPod": Rpc(Kind.CHANGE, mutates=True),
-    # Its network, as with RunPodSandbox.
-    "RestorePod": Rpc(Kind.CHANGE, mutates=True, completes=True),
+    "RestorePod": Rpc(Kind.CHANGE, mutates=True, must_complete=True),
     "ExecSync": Rpc(Kind.EXEC),
     "Exec": Rpc(Kind.CHANGE, mutates=True),
     "Attach": Rpc(Kind.CHANGE, mutates=True),

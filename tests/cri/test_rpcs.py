@@ -25,4 +25,5 @@ def test_a_stop_waits_only_for_pod_sandboxes() -> None:
         "RunPodSandbox",
         "StopPodSandbox",
         "RemovePodSandbox",
+        "RestorePod",
     }

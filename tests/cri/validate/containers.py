@@ -53,7 +53,7 @@ def request() -> pb.CreateContainerRequest:
                 ),
             ),
             CDI_devices=[pb.CDIDevice(name="nvidia.com/gpu=0")],
-            stop_signal=pb.SIGRTMINPLUS1,
+            stop_signal=pb.SIGNAL_SIGRTMINPLUS1,
         ),
     )
 

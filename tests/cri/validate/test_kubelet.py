@@ -151,7 +151,7 @@ CONTAINERS: dict[str, containers.Change] = {
     "ephemeral container in the pid namespace of another": lambda r: context(r).namespace_options.CopyFrom(
         pb.NamespaceOption(network=pb.NODE, pid=pb.TARGET, ipc=pb.NODE, target_id="c1")
     ),
-    "signal of a name that docker has not": lambda r: setattr(r.config, "stop_signal", pb.SIGRTMAXMINUS14),
+    "signal of a name that docker has not": lambda r: setattr(r.config, "stop_signal", pb.SIGNAL_SIGRTMAXMINUS14),
 }
 
 

@@ -23,7 +23,7 @@ def restore_request(**fields: Any) -> pb.RestorePodRequest:
     return pb.RestorePodRequest(**(wanted | fields))
 
 
-GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
+GOOD: dict[str, tuple[Callable[[Any], object], Message]] = {
     "stop": (validate.stop_container, pb.StopContainerRequest(container_id="c")),
     "exec": (validate.exec_sync, pb.ExecSyncRequest(container_id="c", cmd=["true"], timeout=5)),
     "checkpoint": (
@@ -61,11 +61,11 @@ GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
 
 
 @pytest.mark.parametrize(("check", "request_"), GOOD.values(), ids=GOOD)
-def test_valid_requests_pass(check: Callable[[Message], None], request_: Message) -> None:
+def test_valid_requests_pass(check: Callable[[Message], object], request_: Message) -> None:
     check(request_)
 
 
-BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
+BAD: dict[str, tuple[Callable[[Any], object], Message, str]] = {
     "checkpoint-pod-no-containers": (
         validate.checkpoint_pod,
         pb.CheckpointPodRequest(pod_sandbox_id="p", output_path="/p"),
@@ -209,7 +209,7 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
 
 
 @pytest.mark.parametrize(("check", "request_", "message"), BAD.values(), ids=BAD)
-def test_invalid_requests_are_refused(check: Callable[[Message], None], request_: Message, message: str) -> None:
+def test_invalid_requests_are_refused(check: Callable[[Message], object], request_: Message, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check(request_)
 

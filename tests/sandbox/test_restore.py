@@ -11,11 +11,11 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
 from shim.criu.layout import MANIFEST, manifest, needed_files
+from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.domain import labels
 from shim.domain.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.engine.answers import Runtime as OciRuntime
 from shim.engine.interface import JsonObject
-from shim.engine.runc import ORDERED_RUNTIME
 from shim.oci_runtime.order import read
 from shim.runtime import Runtime
 from shim.sandbox.restore import RestoredPod, restore_pod

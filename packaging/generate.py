@@ -1,4 +1,4 @@
-"""Generate the man page and completions from command line and settings, and the page of the dashboard from its panels.
+"""Generate the man pages and completions from command line and settings, and the page of the dashboard from its panels.
 
 `python packaging/generate.py` writes the files; with `--check` it writes nothing, and exits with 1 and the names of the
 files that are out of date.
@@ -23,7 +23,8 @@ from shim.config.load import DEFAULT_FILE, drop_in_directory
 from shim.config.model import Config
 
 PACKAGING = Path(__file__).resolve().parent
-MAN = PACKAGING / "man/pydockershim.1"
+MAN = PACKAGING / "man"
+"""Pages by the name of their file; each command but the server has a page, `pydockershim-install.8` for one."""
 DASHBOARD = PACKAGING / "monitoring/dashboard.json"
 DASHBOARD_PAGE = PACKAGING.parent / "docs/dashboard.md"
 RECORDED = PACKAGING.parent / "integration/dashboard/recorded.json"
@@ -50,7 +51,7 @@ _SIGNALS = MappingProxyType(
         "SIGTERM, SIGINT": "Answer reads alone, complete pod sandboxes under way within `shutdown_grace`, and end. A "
         "second signal kills.",
         "SIGUSR1": "Write the stacks of all threads, RPCs under way, held locks and queues to the log.",
-        "SIGHUP": "Ignored: settings are read at the start.",
+        "SIGHUP": "Read the settings again: `log_level` is in force at once, others are named in the log.",
     }
 )
 _STATUS = MappingProxyType(
@@ -81,7 +82,7 @@ def main() -> int:
 def generate() -> dict[Path, str]:
     """Return the content of each file by its path."""
     completions = {path: _completion(shell) for shell, path in COMPLETIONS.items()}
-    return {MAN: man_page(), DASHBOARD_PAGE: dashboard_page(), **completions}
+    return {**man_pages(), DASHBOARD_PAGE: dashboard_page(), **completions}
 
 
 def _completion(shell: str) -> str:
@@ -115,12 +116,74 @@ def _actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-# --- the man page, in the macros of man(7) ----------------------------------------------------------------
+# --- the man pages, in the macros of man(7) ----------------------------------------------------------------
 
 
-def man_page() -> str:
-    """Return the page."""
+_PAGES = MappingProxyType(
+    {
+        "doctor": (
+            "doctor checks this node as the server would find it, and changes nothing. Each finding is a line: its "
+            "level, its subject, and what was found; below a warning or a failure is what to do. It ends within 15 "
+            "seconds, also where Docker, systemd or a volume hangs. Exit status 1: pods cannot run."
+        ),
+        "config": (
+            "config shows the effective settings, and where each comes from: a flag, a variable, a file or the default."
+        ),
+        "install": (
+            "install writes the units, `/etc/crictl.yaml` and `/etc/pydockershim/config.toml`, and starts the server. "
+            "It leaves files of others alone, and records what it did in `/etc/pydockershim/installed.json`."
+        ),
+        "uninstall": (
+            "uninstall undoes what install did, except in files that were changed since. It refuses while there are "
+            "pods."
+        ),
+    }
+)
+"""The description of each command with a page of its own."""
+
+
+def man_pages() -> dict[Path, str]:
+    """Return the pages by their paths."""
     described = parser()
+    [commands] = [action for action in described._actions if isinstance(action, argparse._SubParsersAction)]
+    pages = {MAN / f"pydockershim-{name}.8": _command_page(name, commands.choices[name]) for name in _PAGES}
+    return {MAN / "pydockershim.8": man_page(described), **pages}
+
+
+def _command_page(name: str, command: argparse.ArgumentParser) -> str:
+    shown = [action for action in command._actions if action.help != argparse.SUPPRESS]
+    own = [action for action in shown if action.dest not in fields() and not _is_of_cri_dockerd(action)]
+    settings = [field for field in fields().values() if field.flag in command.format_help()]
+    given = "Flags of settings are those of pydockershim(8)." if settings else ""
+    sections = {
+        "NAME": [rf"pydockershim\-{name} \- {roff(_choices(parser())[name])}"],
+        "SYNOPSIS": [roff(f"`pydockershim {name}` [options]")],
+        "DESCRIPTION": [roff(_PAGES[name])],
+        "OPTIONS": [*(line for action in own for line in _option(action)), *([".PP", roff(given)] if given else [])],
+        "SEE ALSO": [roff("pydockershim(8)")],
+    }
+    return _page(f"PYDOCKERSHIM-{name.upper()}", sections)
+
+
+def _is_of_cri_dockerd(action: argparse.Action) -> bool:
+    flags = {*cri_dockerd_flags.ALIASES, *(entry.flag for entry in cri_dockerd_flags.IGNORED)}
+    return action.dest in flags or bool(flags.intersection(action.option_strings))
+
+
+def _option(action: argparse.Action) -> list[str]:
+    value = f" {action.metavar or action.dest.upper()}" if action.nargs != 0 and not action.choices else ""
+    value = f" {'|'.join(action.choices)}" if action.choices else value
+    text = action.help or ""
+    return _entry(f"{', '.join(action.option_strings)}{value}", f"{text[:1].upper()}{text[1:]}.")
+
+
+def _page(title: str, sections: dict[str, list[str]]) -> str:
+    head = f'.TH {title} 8 "" "pydockershim {__version__}" "System Administration"'
+    return "\n".join([head, *(line for name, lines in sections.items() for line in (f".SH {name}", *lines))]) + "\n"
+
+
+def man_page(described: argparse.ArgumentParser) -> str:
+    """Return the page of the server and of all settings."""
     sections = {
         "NAME": [r"pydockershim \- a Kubernetes CRI server in front of the Docker Engine"],
         "SYNOPSIS": list(_synopsis(described)),
@@ -161,10 +224,11 @@ def man_page() -> str:
         "SIGNALS": _entries(_SIGNALS),
         "EXIT STATUS": _entries(_STATUS),
         "FILES": _entries(_FILES),
-        "SEE ALSO": [roff("crictl(1), dockerd(8), systemctl(1)")],
+        "SEE ALSO": [
+            roff(f"{', '.join(f'pydockershim-{name}(8)' for name in _PAGES)}, crictl(1), dockerd(8), systemctl(1)")
+        ],
     }
-    head = [f'.TH PYDOCKERSHIM 1 "" "pydockershim {__version__}" "User Commands"']
-    return "\n".join([*head, *(line for name, lines in sections.items() for line in (f".SH {name}", *lines))]) + "\n"
+    return _page("PYDOCKERSHIM", sections)
 
 
 def roff(text: str) -> str:

@@ -64,7 +64,7 @@ _DEFINES = {
 _OF_EVERY_SYSTEM = frozenset(
     {
         *("/etc", "/usr", "/usr/bin", "/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system", "/usr/libexec"),
-        *("/usr/share", "/usr/share/doc", "/usr/share/man", "/usr/share/man/man1"),
+        *("/usr/share", "/usr/share/doc", "/usr/share/man", "/usr/share/man/man8"),
     }
 )
 _CHOOSE_PYTHON = """\

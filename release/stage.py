@@ -25,7 +25,7 @@ _FOR_SHELLS = {
     "completions/pydockershim.fish": "/usr/share/fish/vendor_completions.d/pydockershim.fish",
 }
 """Below packaging, and where each shell looks."""
-_MAN = Path("/usr/share/man/man1/pydockershim.1.gz")
+_MAN = Path("/usr/share/man/man8")
 
 _EXAMPLES = ("cni_conf_examples", "docs", "packaging/docker", "packaging/monitoring")
 """Directories of the documentation, where the links of its pages lead."""
@@ -68,12 +68,13 @@ def _add_documentation(source: Source, place: Path, home: Path) -> None:
 
 
 def _add_help(source: Source, stage: Path) -> None:
-    """Add what shells complete, and the man page."""
+    """Add what shells complete, and the man pages."""
     for name, place in _FOR_SHELLS.items():
         _write(_at(stage, Path(place)), (source.tree / "packaging" / name).read_text())
-    page = _at(stage, _MAN)
-    page.parent.mkdir(parents=True)
-    page.write_bytes(gzip.compress((source.tree / "packaging/man/pydockershim.1").read_bytes(), mtime=source.time))
+    pages = _at(stage, _MAN)
+    pages.mkdir(parents=True)
+    for page in (source.tree / "packaging/man").iterdir():
+        (pages / f"{page.name}.gz").write_bytes(gzip.compress(page.read_bytes(), mtime=source.time))
 
 
 def _at(stage: Path, path: Path) -> Path:

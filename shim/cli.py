@@ -71,7 +71,7 @@ def _serve(given: argparse.Namespace) -> int:
         _refuse_until_corrected(error, given, environ)
         raise
     try:
-        return _serve_with(loaded, warnings)
+        return _serve_with(loaded, warnings, reread=lambda: _settings(given)[0].config)
     except InvalidArgument as error:
         _refuse_until_corrected(error, given, environ, loaded.config)
         raise
@@ -119,7 +119,7 @@ _FILES = (
 """Settings that name files which the server reads at its start."""
 
 
-def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
+def _serve_with(loaded: Loaded, warnings: Sequence[str], *, reread: Callable[[], Config]) -> int:
     # Loading gRPC and structlog takes a third of a second, and other commands do not need them. Garbage collection
     # would take a tenth of that, and find nothing.
     gc.disable()
@@ -133,7 +133,7 @@ def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
     for warning in warnings:
         structlog.get_logger(__name__).warning(warning)
 
-    status = 0 if serve(loaded.config) else EXIT_FAILED
+    status = 0 if serve(loaded.config, reread=reread) else EXIT_FAILED
     # Python would wait for threads that hang, such as the thread of an RPC that did not end.
     sys.stdout.flush()
     os._exit(status)
@@ -141,7 +141,7 @@ def _serve_with(loaded: Loaded, warnings: Sequence[str]) -> int:
 
 def _doctor(given: argparse.Namespace) -> int:
     from shim.doctor.check import check  # noqa: PLC0415 - other commands do not need it
-    from shim.doctor.findings import Finding, failed, shown  # noqa: PLC0415
+    from shim.doctor.findings import Finding, as_json, failed, shown  # noqa: PLC0415
 
     config, wrong = Config(), []
     try:
@@ -153,8 +153,11 @@ def _doctor(given: argparse.Namespace) -> int:
         wrong = [Finding("FAIL", "settings", str(error), advice)]
     findings = []
     for finding in chain(wrong, check(config, environ=os.environ)):
-        print(shown(finding), flush=True)  # at once: the next check may take seconds
         findings.append(finding)
+        if given.format == "text":
+            print(shown(finding), flush=True)  # at once: the next check may take seconds
+    if given.format == "json":
+        print(as_json(findings))
     return EXIT_FAILED if failed(findings) else 0
 
 
@@ -274,6 +277,9 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
     serve.set_defaults(command=_serve)
     doctor = commands.add_parser("doctor", help="check this node, and say how to fix each problem", allow_abbrev=False)
+    doctor.add_argument(
+        "--format", choices=["text", "json"], default="text", help="how findings are shown; default: text"
+    )
     doctor.set_defaults(command=_doctor)
     config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")

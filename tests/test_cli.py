@@ -93,7 +93,7 @@ def test_wrong_settings_print_a_line_and_set_the_exit_code(
 def test_flags_alone_serve_as_with_cri_dockerd(flag: str, tmp_path: Path) -> None:
     script = (
         "import sys, shim.daemon.serve as daemon\n"
-        "daemon.serve = lambda config: not print(config.container_runtime_endpoint)\n"
+        "daemon.serve = lambda config, reread: not print(config.container_runtime_endpoint)\n"
         "from shim.cli import main\n"
         "sys.exit(main())"
     )
@@ -131,7 +131,7 @@ def test_a_hanging_thread_does_not_keep_the_process_alive(ended: bool, status: i
     script = (
         "import sys, threading, shim.daemon.serve as daemon\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
-        f"daemon.serve = lambda config: {ended}\n"
+        f"daemon.serve = lambda config, reread: {ended}\n"
         "from shim.cli import main\n"
         "sys.exit(main(['serve']))"
     )

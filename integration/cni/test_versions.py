@@ -15,7 +15,7 @@ from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.conf import SUPPORTED_VERSIONS, NetworkConfig, parse_network
 from shim.cni.plugin import JsonObject, PluginError
 from shim.cni.plugin_status import ask_status
-from shim.cni.plugins import Attachment, Plugins, knows_check
+from shim.cni.plugins import Attachment, Plugins
 from shim.cni.result import pod_ips, result_from_json
 
 NEWEST = {"older": "0.4.0", "stable": "1.0.0", "newer": "1.1.0"}
@@ -75,14 +75,6 @@ def test_a_pod_of_every_version(
     result = host.call(lambda: plugins.add(attachment))
     address = pod_ips(result_from_json(result), ifname=INTERFACE)[0]
     assert served(pod, host, address, 80) == b"hello from the pod"
-    if knows_check(config.conflist):
-        # The portmap of 1.1 searches rules of IPv6 for each host port, also of pods without IPv6.
-        checked = msgspec.structs.replace(attachment, capabilities={}) if release == "stable" else attachment
-        host.call(lambda: plugins.check(checked, timeout=60))
-        pod.run(f"ip address delete {address}/24 dev {INTERFACE}")
-        with pytest.raises(PluginError, match="cni CHECK by plugin"):
-            host.call(lambda: plugins.check(checked, timeout=60))
-        pod.run(f"ip address add {address}/24 dev {INTERFACE}")
     for _ in range(2):
         host.call(lambda: plugins.delete(attachment))
 

@@ -62,5 +62,5 @@ def test_the_status_of_a_pod_says_what_is_missing_of_its_network(stock: Lab) -> 
         assert cni_check(stock, sandbox_id) == "ok"
 
         netns.run(f"ip address delete {address}/24 dev eth0")
-        assert "cni CHECK by plugin" in cni_check(stock, sandbox_id)
+        assert cni_check(stock, sandbox_id) == f"no interface of the pod has {address}"
         netns.run(f"ip address add {address}/24 dev eth0")

@@ -77,6 +77,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     tools: Unpacked
     busybox: Path
     monitoring: Unpacked
+    log_agent: Unpacked
     shells: Unpacked
     podman: Unpacked
     kubectl: Path

@@ -96,6 +96,9 @@ NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packa
 OLDER_PLUGINS = Bundle(name="cni-plugins-0.9", suites=("bullseye",), packages=("containernetworking-plugins",))
 BUSYBOX = Bundle(name="busybox", suites=("bookworm",), packages=("busybox-static",))
 MONITORING = Bundle(name="monitoring", suites=("bookworm",), packages=("prometheus",))  # for promtool
+LOG_AGENT = Bundle(
+    name="rsyslog", suites=("bookworm",), packages=("libestr0", "libfastjson4", "liblognorm5", "rsyslog")
+)
 SHELLS = Bundle(
     name="shells", suites=("bookworm",), packages=("fish", "fish-common", "libpcre2-32-0", "zsh", "zsh-common")
 )

@@ -11,6 +11,7 @@ from integration.node.packages import (
     CRIU,
     HOST_PACKAGES,
     KUBECTL,
+    LOG_AGENT,
     MONITORING,
     NEWER,
     NEWER_KUBECTL,
@@ -42,6 +43,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
     _fetch_wheels()
     stable, tools, busybox, kubectl = (ensure_unpacked(bundle) for bundle in (STABLE, TOOLS, BUSYBOX, KUBECTL))
     monitoring, shells, podman = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS, PODMAN))
+    log_agent = ensure_unpacked(LOG_AGENT)
     newer, missing = _optional(NEWER, "the newer engine's tests")
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
     newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
@@ -55,6 +57,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
         tools=tools,
         busybox=busybox.root / "bin/busybox",
         monitoring=monitoring,
+        log_agent=log_agent,
         shells=shells,
         podman=podman,
         kubectl=kubectl.root / "usr/bin/kubectl",

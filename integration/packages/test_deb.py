@@ -81,7 +81,7 @@ def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
     of_shells = (
         "/usr/share/bash-completion/completions",
         "/usr/share/fish/vendor_completions.d",
-        "/usr/share/man/man1",
+        "/usr/share/man/man8",
         "/usr/share/zsh/vendor-completions",
     )
     own = (

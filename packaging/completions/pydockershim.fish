@@ -124,6 +124,7 @@ complete -c pydockershim -n '_shtab_pydockershim_using serve' -l network-plugin-
 complete -c pydockershim -n '_shtab_pydockershim_using serve' -l runtime-cgroups -x -d 'The unit of the Docker daemon decides its cgroup (Slice=).'
 complete -c pydockershim -n '_shtab_pydockershim_using; and test $_shtab_pydockershim_npos -eq 0' -a doctor -d 'check this node, and say how to fix each problem'
 complete -c pydockershim -n '_shtab_pydockershim_using doctor' -s h -l help -d 'show this help message and exit'
+complete -c pydockershim -n '_shtab_pydockershim_using doctor' -l format -xka "text json" -d 'how findings are shown; default: text'
 complete -c pydockershim -n '_shtab_pydockershim_using doctor' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'TOML file with settings (default: /etc/pydockershim/config.toml and /etc/pydockershim/conf.d/*.toml)'
 complete -c pydockershim -n '_shtab_pydockershim_using doctor' -l container-runtime-endpoint -x -d 'Where the CRI is served: `unix:///path`, or `fd://` for a socket passed by systemd. Give unix:///path, an absolute path, or fd:// for a socket of systemd; no TCP. Default: unix:///run/cri-dockerd.sock.'
 complete -c pydockershim -n '_shtab_pydockershim_using doctor' -l docker-endpoint -x -d 'Where the Docker Engine listens: `unix:///path`. The Engine must run on this machine. Give unix:///path or an absolute path; no TCP. Default: unix:///var/run/docker.sock.'

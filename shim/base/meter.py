@@ -73,9 +73,20 @@ def timed(kind: Kind, *labels: str) -> Iterator[Timing]:
 @contextmanager
 def subscribed(observe: Observer) -> Iterator[None]:
     """Call `observe` with every measurement inside the block."""
-    global _observers  # noqa: PLW0603 - reports come from all modules, without a parameter for a meter
-    _observers = (*_observers, observe)
+    stop = subscribe(observe)
     try:
         yield
     finally:
+        stop()
+
+
+def subscribe(observe: Observer) -> Callable[[], None]:
+    """Call `observe` with every measurement until the function that is returned is called."""
+    global _observers  # noqa: PLW0603 - reports come from all modules, without a parameter for a meter
+
+    def stop() -> None:
+        global _observers  # noqa: PLW0603 - as above
         _observers = tuple(each for each in _observers if each is not observe)
+
+    _observers = (*_observers, observe)
+    return stop

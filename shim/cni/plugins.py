@@ -29,7 +29,6 @@ dead."""
 GC_WAIT_SECONDS = 10.0
 """How long a GC waits until no ADD or DEL runs. After that it is left to the next round."""
 
-_FIRST_WITH_CHECK = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_GC = SUPPORTED_VERSIONS.index("1.1.0")
 
@@ -73,16 +72,6 @@ class Plugins:
         assert result is not None  # noqa: S101 - a list has at least one plugin
         write_cached(self._cache_dir, attachment, result=result)
         return result
-
-    def check(self, attachment: Attachment, *, timeout: float) -> None:
-        """Run CHECK of each plugin: whether the network of the pod is as ADD left it. The list must support CHECK.
-
-        Each plugin may take `timeout` seconds. Raise PluginError if a plugin reports a fault or fails, and
-        FailedPrecondition if a binary is missing.
-        """
-        result = attachment.result or cached_result(self._cache_dir, attachment)
-        for call, plugin in self._calls(attachment, verb="CHECK", netns=attachment.netns):
-            run_plugin(call, config=_config(attachment, plugin, previous=result), timeout=timeout)
 
     def delete(self, attachment: Attachment, *, forget: bool = True) -> None:
         """Run DEL of each plugin in reverse order, with the final result of the ADD. May be repeated.
@@ -198,13 +187,6 @@ def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject 
 def knows_gc(conflist: JsonObject) -> bool:
     """Return whether the list has a version with GC (1.1.0) and does not disable it."""
     return not has_flag(conflist, "disableGC") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_GC
-
-
-def knows_check(conflist: JsonObject) -> bool:
-    """Return whether the list has a version with CHECK (0.4.0) and does not disable it."""
-    return (
-        not has_flag(conflist, "disableCheck") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_CHECK
-    )
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:

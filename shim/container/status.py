@@ -7,6 +7,7 @@ import msgspec
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.limits_in_force import limits_in_force
+from shim.container.verbose import common_info
 from shim.domain import references
 from shim.domain.errors import NotFound
 from shim.image.identity import image_ref_of
@@ -22,7 +23,7 @@ def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.Con
     record = rt.view.container(container_id)
     if rt.unseen.is_hidden(record):
         raise NotFound(f"no container has the id {record.id}")
-    info = {"info": msgspec.json.encode(_verbose(record)).decode()} if verbose else {}
+    info = {"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {}
     return pb.ContainerStatusResponse(status=status_message(rt, record), info=info)
 
 
@@ -80,5 +81,12 @@ def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
     return record.image_id if image is None else image_ref_of(image)
 
 
-def _verbose(record: ContainerRecord) -> dict[str, Any]:
-    return {"sandboxID": record.sandbox_id, "pid": record.state.pid, "dockerName": record.name}
+def _verbose(rt: Runtime, record: ContainerRecord) -> dict[str, Any]:
+    try:
+        exec_root = rt.view.sandbox(record.sandbox_id).exec_root
+    except NotFound:  # the pause container was removed by hand
+        exec_root = ""
+    return {
+        "sandboxID": record.sandbox_id,
+        **common_info(rt, record, image=_image_spec(rt, record).image, exec_root=exec_root),
+    }

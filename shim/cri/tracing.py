@@ -4,10 +4,13 @@ If the kubelet traces too (its `tracing` configuration), the span of an RPC is a
 Docker and runs of CNI plugins are children of the RPC's span. The libraries are optional: `pydockershim[tracing]`.
 """
 
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 import structlog
@@ -16,7 +19,6 @@ from shim import __version__
 from shim.base import meter
 from shim.base.meter import Kind, Measurement
 from shim.config.model import Config
-from shim.domain.errors import FailedPrecondition
 
 Interceptors = Sequence[grpc.ServerInterceptor]
 
@@ -26,6 +28,8 @@ _CHILDREN = {
 }
 """A format of the span's name, filled from the labels of a measurement, and the attribute names of those labels."""
 _NAME = "OTEL_SERVICE_NAME"
+LIBRARIES = Path("/usr/local/lib/pydockershim-tracing")
+"""Where an administrator can install the libraries beside a package or the single file, whose Python is isolated."""
 _SHUTDOWN_SECONDS = 1.0
 """Limit for sending the last spans when the server stops."""
 
@@ -36,26 +40,47 @@ log = structlog.get_logger(__name__)
 def tracing(config: Config, *, environ: Mapping[str, str]) -> Iterator[Interceptors]:
     """Trace RPCs inside the block; yield the interceptors that trace, none without an endpoint.
 
-    The library reads the standard OTEL_* variables that no setting covers: headers, TLS, batches, attributes. Raise
-    FailedPrecondition if the libraries are not installed.
+    The library reads the standard variables OTEL_* that no setting covers: headers, TLS, batches, attributes. Where the
+    libraries are missing, or refuse a value, the log says so, and nothing is traced.
     """
     if not config.tracing_endpoint:
         yield []
         return
     try:
-        # Imported on demand: the libraries are optional and take tens of MiB.
-        from opentelemetry import trace  # noqa: PLC0415
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.instrumentation.grpc import server_interceptor  # noqa: PLC0415
-        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
-    except ImportError as error:
-        raise FailedPrecondition(
-            f"tracing_endpoint {config.tracing_endpoint}: {error}; "
-            "install pydockershim[tracing] into the environment of the server, or remove the setting"
-        ) from error
+        traced = _prepared(config, environ)
+    except (ImportError, OSError, ValueError) as error:
+        log.error("tracing is off", endpoint=config.tracing_endpoint, error=str(error))
+        yield []
+        return
+    log.info("tracing", endpoint=config.tracing_endpoint)
+    try:
+        with meter.subscribed(traced.add_child):
+            yield [traced.interceptor]
+    finally:
+        # A collector that does not answer must not delay a restart.
+        ending = threading.Thread(target=traced.shut_down, name="tracing-end", daemon=True)
+        ending.start()
+        ending.join(_SHUTDOWN_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    interceptor: grpc.ServerInterceptor
+    add_child: meter.Observer
+    shut_down: Callable[[], None]
+
+
+def _prepared(config: Config, environ: Mapping[str, str]) -> _Traced:
+    """Load the libraries, which are optional and take tens of MiB. Raise ImportError, OSError, ValueError."""
+    if LIBRARIES.is_dir():
+        sys.path.append(str(LIBRARIES))  # the last, so that the libraries of the server go before
+    from opentelemetry import trace  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.instrumentation.grpc import server_interceptor  # noqa: PLC0415
+    from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
 
     provider = TracerProvider(
         resource=Resource.create({SERVICE_NAME: environ.get(_NAME, "pydockershim"), SERVICE_VERSION: __version__}),
@@ -79,12 +104,5 @@ def tracing(config: Config, *, environ: Mapping[str, str]) -> Iterator[Intercept
             span.set_status(trace.StatusCode.ERROR, sample.labels[-1])
         span.end(ended)
 
-    log.info("tracing", endpoint=config.tracing_endpoint)
-    try:
-        with meter.subscribed(add_child):
-            yield [server_interceptor(tracer_provider=provider)]  # type: ignore[no-untyped-call] # has no types
-    finally:
-        # A collector that does not answer must not delay a restart.
-        ending = threading.Thread(target=provider.shutdown, name="tracing-end", daemon=True)
-        ending.start()
-        ending.join(_SHUTDOWN_SECONDS)
+    interceptor = server_interceptor(tracer_provider=provider)  # type: ignore[no-untyped-call] # has no types
+    return _Traced(interceptor=interceptor, add_child=add_child, shut_down=provider.shutdown)

@@ -35,6 +35,7 @@ from shim.daemon.network_cleanup import cleaning_networks
 from shim.daemon.nri import serving_plugins
 from shim.daemon.process_limits import log_low_limits, raise_open_files_limit
 from shim.daemon.recover import recover_pods, recovering
+from shim.daemon.reload import Reload, Reread
 from shim.daemon.shim_leaks import ShimLeaks
 from shim.daemon.signals import STOP_SIGNALS, handling_signals
 from shim.daemon.state_dump import StateDump
@@ -73,8 +74,8 @@ are made for host paths. Private files are created with an explicit mode."""
 log = structlog.get_logger(__name__)
 
 
-def serve(config: Config) -> bool:
-    """Serve the CRI until SIGTERM or SIGINT; a second signal kills the server.
+def serve(config: Config, *, reread: Reread) -> bool:
+    """Serve the CRI until SIGTERM or SIGINT; a second signal kills the server. SIGHUP calls `reread`.
 
     After the first signal, RunPodSandbox calls in flight may finish and reads are still answered. The socket is gone
     only for the last moment, so a restart does not make the node not ready. Docker need not run: the node is not ready
@@ -89,7 +90,8 @@ def serve(config: Config) -> bool:
     dump = StateDump()
     watchdog = watchdog_seconds(os.environ)
     with (
-        handling_signals(dump) as stop,
+        contextlib.closing(Reload(config, reread=reread)) as reload,
+        handling_signals(dump, reload) as stop,
         state.locked_root_directory(config.root_directory),
         _open_listener(config) as listener,
         _runtime(config, Tokens(base_url=listener.base_url), dump=dump) as rt,
@@ -120,7 +122,7 @@ def serve(config: Config) -> bool:
 def _engine(config: Config, *, dump: StateDump) -> Engine:
     engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
     dump.add("docker connections", lambda: [engine.connections()])
-    return counted(engine) if config.metrics_bind_addr or config.tracing_endpoint else engine
+    return counted(engine)
 
 
 @contextlib.contextmanager

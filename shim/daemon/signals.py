@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGINT stop the server, SIGUSR1 writes its state to the log."""
+"""Signals: SIGTERM and SIGINT stop the server, SIGHUP rereads settings, SIGUSR1 writes its state to the log."""
 
 import signal
 import socket
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import structlog
 
+from shim.daemon.reload import Reload
 from shim.daemon.state_dump import StateDump
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -16,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def handling_signals(dump: StateDump) -> Iterator[threading.Event]:
+def handling_signals(dump: StateDump, reload: Reload) -> Iterator[threading.Event]:
     """Handle signals inside the block, also during start and stop. Yield the event that a stop signal sets.
 
     The interpreter writes signal numbers to a socket at once, in whichever thread the kernel interrupts. A Python
@@ -30,7 +31,9 @@ def handling_signals(dump: StateDump) -> Iterator[threading.Event]:
         signal.set_wakeup_fd(writer.fileno())
         for number in (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda _number, _frame: None)
-        handling = threading.Thread(target=_handle_signals, args=(reader, stop, dump), name="signals", daemon=True)
+        handling = threading.Thread(
+            target=_handle_signals, args=(reader, stop, dump, reload), name="signals", daemon=True
+        )
         handling.start()
         try:
             yield stop
@@ -40,11 +43,11 @@ def handling_signals(dump: StateDump) -> Iterator[threading.Event]:
             handling.join()
 
 
-def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDump) -> None:
+def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDump, reload: Reload) -> None:
     while received := signals.recv(1):
         match signal.Signals(received[0]):
             case signal.SIGHUP:
-                log.info("SIGHUP ignored: settings are read at the start")
+                reload.run()
             case signal.SIGUSR1:
                 dump.write("SIGUSR1")
             case number:

@@ -104,6 +104,11 @@ class EngineFacts:
             return info
         return self._read()
 
+    @property
+    def last_info(self) -> EngineInfo | None:
+        """Return the description that was read last, without a call to Docker; None before the first."""
+        return self._info
+
     def check_answers(self) -> None:
         """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share a ping.
 

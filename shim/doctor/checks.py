@@ -31,7 +31,7 @@ class Check:
 def _pod_network(config: Config, _environ: Environ) -> Iterator[Finding]:
     from shim.doctor.node import check_network
 
-    yield check_network(config)
+    yield from check_network(config)
 
 
 def _pod_addresses(config: Config, _environ: Environ) -> Iterator[Finding]:
@@ -58,10 +58,17 @@ def _credentials(config: Config, environ: Environ) -> Iterator[Finding]:
     yield check_credentials(config, environ)
 
 
-def _docker(config: Config, _environ: Environ) -> Iterator[Finding]:
+def _docker(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.docker import check_engine_at
 
-    yield from check_engine_at(config)
+    yield from check_engine_at(config, environ)
+
+
+def _kubelet(config: Config, environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.kubelet import check_kubelet
+    from shim.doctor.kubelet_settings import read_kubelet
+
+    yield from check_kubelet(config, read_kubelet(config.kubelet_root_dir), environ)
 
 
 def _own_exec(config: Config, _environ: Environ) -> Iterator[Finding]:
@@ -84,9 +91,11 @@ def _nri(config: Config, _environ: Environ) -> Iterator[Finding]:
 
 def _server(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.clients import check_clients
+    from shim.doctor.kubelet_settings import read_kubelet
     from shim.doctor.units import units_of_systemd
 
-    yield from check_clients(config.container_runtime_endpoint, units=units_of_systemd(environ))
+    kubelet = read_kubelet(config.kubelet_root_dir)
+    yield from check_clients(config.container_runtime_endpoint, units=units_of_systemd(environ), kubelet=kubelet)
 
 
 def _directories(config: Config) -> str:
@@ -129,6 +138,13 @@ CHECKS = (
         modules=("shim.doctor.docker",),
         seconds=10.0,
         waits_for=lambda config: config.docker_endpoint,
+    ),
+    Check(
+        subject="kubelet",
+        run=_kubelet,
+        modules=("shim.doctor.kubelet",),
+        seconds=10.0,
+        waits_for=lambda config: f"kubelet --version, {config.kubelet_root_dir}, {_directories(config)}",
     ),
     Check(
         subject="exec",

@@ -1,4 +1,4 @@
-"""Checks of the socket that clients use, and the flags that they need."""
+"""Checks of the server: its socket, its unit, and whether the kubelet uses it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +8,10 @@ from shim.cri.endpoint import ACTIVATION
 from shim.cri.probe import probe_at
 from shim.cri.refusal import WRONG_SETTINGS
 from shim.doctor.findings import Finding
+from shim.doctor.kubelet import check_endpoint
+from shim.doctor.kubelet_settings import Kubelet
 from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
-from shim.domain.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
 
 OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
 """Sockets that kubeadm checks beside ours. Docker brings containerd along, whose CRI it does not use."""
@@ -23,8 +25,10 @@ _EXIT_NO_PROGRAM = 203
 """systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
 
 
-def check_clients(endpoint: str, *, units: Units, others: tuple[Path, ...] = OTHER_RUNTIMES) -> Iterator[Finding]:
-    """Return whether the server answers, how its unit does, and the flags that bring clients to it."""
+def check_clients(
+    endpoint: str, *, units: Units, kubelet: Kubelet, others: tuple[Path, ...] = OTHER_RUNTIMES
+) -> Iterator[Finding]:
+    """Yield whether the server answers, how its unit does, and whether the kubelet and kubeadm come to it."""
     address = _address(endpoint, units)
     answers = False
     if _would_start(address, units):
@@ -36,7 +40,7 @@ def check_clients(endpoint: str, *, units: Units, others: tuple[Path, ...] = OTH
         answers = finding.level == "ok"
         yield finding
     yield _unit(units, answers=answers)
-    yield Finding("ok", "kubelet", f"--container-runtime-endpoint={address}")
+    yield check_endpoint(kubelet, address)
     if there := [str(path) for path in others if _is_there(path)]:
         text = f"--cri-socket {address}, since it also finds {' and '.join(there)}"
         yield Finding("ok", "kubeadm", text)
@@ -59,12 +63,11 @@ def _server(address: str, units: Units) -> Finding:
     try:
         found = probe_at(Path(address.removeprefix("unix://")))
     except NotFound:
-        advice = f"systemctl enable --now {SERVICE}" if units.service.is_installed else "pydockershim serve"
-        return Finding("warn", "server", f"none runs at {address}", f"start it: {advice}")
+        return _absent_server(address, units)
     except ShimError as error:
         if isinstance(error, Unavailable) and WRONG_SETTINGS in str(error):
             return Finding("FAIL", "server", str(error), _CORRECT)
-        return Finding("warn", "server", str(error), _advice(error))
+        return Finding("warn", "server", str(error), _advice(error, units))
     text = f"{found.runtime} answers at {address}"
     if found.trouble:
         return Finding("warn", "server", f"{text}, but is not ready: {found.trouble}", _WITHOUT_DOCKER)
@@ -73,7 +76,15 @@ def _server(address: str, units: Units) -> Finding:
     return Finding("ok", "server", text)
 
 
-def _advice(error: ShimError) -> str:
+def _absent_server(address: str, units: Units) -> Finding:
+    if units.service.runs and units.socket.active == "active":
+        text = f"{address} has been removed, while {SERVICE} runs"
+        return Finding("FAIL", "server", text, f"systemctl restart {SOCKET} {SERVICE}")
+    advice = f"systemctl enable --now {SERVICE}" if units.service.is_installed else "pydockershim serve"
+    return Finding("warn", "server", f"none runs at {address}", f"start it: {advice}")
+
+
+def _advice(error: ShimError, units: Units) -> str:
     match error:
         case FailedPrecondition():
             return "run as root"
@@ -81,6 +92,8 @@ def _advice(error: ShimError) -> str:
             return "end what holds that socket, or choose another container_runtime_endpoint"
         case Unavailable():
             return _WITHOUT_DOCKER
+        case DeadlineExceeded() if units.service.active not in {"", "inactive"}:
+            return f"see what it does: {_JOURNAL}; then systemctl restart {SERVICE}"
         case _:
             return "find what holds that socket: ss --listening --unix --processes"
 
@@ -95,14 +108,14 @@ def _unit(units: Units, *, answers: bool) -> Finding:
     if service.load != "loaded":
         text = f"systemd cannot use {SERVICE}: {service.load}"
         return Finding("warn" if answers else "FAIL", "unit", text, f"systemctl status {SERVICE}")
-    if service.active == "failed" or service.sub == "auto-restart":
+    if service.active == "failed" or service.starts_again:
         return _failed_unit(units, answers=answers)
     return _working_unit(units, answers=answers)
 
 
 def _failed_unit(units: Units, *, answers: bool) -> Finding:
     service = units.service
-    does = "is started again and again" if service.sub == "auto-restart" else "has failed"
+    does = "has failed" if service.active == "failed" else "is started again and again"
     text = f"{SERVICE} {does}: {_how_it_ended(service)}"
     if units.cause:
         text = f"{text}: {units.cause}"

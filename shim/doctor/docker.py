@@ -14,7 +14,8 @@ from shim.dockerd.image_store import has_writable_layers
 from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.doctor.findings import Finding
-from shim.doctor.kubelet import accepts_cgroup_v1
+from shim.doctor.kubelet import check_driver
+from shim.doctor.kubelet_settings import Kubelet, accepts_cgroup_v1, read_kubelet
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
@@ -64,13 +65,13 @@ _FAULTS = (
 )
 
 
-def check_engine_at(config: Config) -> Iterator[Finding]:
+def check_engine_at(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return the findings about the Engine at `docker_endpoint`, within some seconds."""
     seconds = min(config.runtime_request_timeout, _CALL_SECONDS)
     engine = DockerEngine(config.docker_endpoint, request_timeout=seconds)
     try:
         with deadline.bound(_SECONDS):
-            yield from check_docker(engine, config)
+            yield from check_docker(engine, config, kubelet=read_kubelet(config.kubelet_root_dir), environ=environ)
             yield from _leaked_shims(engine, config)
     finally:
         engine.close()
@@ -97,7 +98,7 @@ def _advice_for(leak: LeakedShim) -> str:
     return f"no pod of this server: if nobody misses it, kill -9 {leak.pid}, and containerd removes the rest"
 
 
-def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
+def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return all findings about Docker; one finding when it does not answer."""
     try:
         info = engine.info()
@@ -108,7 +109,9 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", "docker", f"{info.server_version}, API {major}.{minor}, {info.driver} in {info.docker_root_dir}"
     )
-    yield _cgroups(info, accepted=accepts_cgroup_v1(config.kubelet_root_dir) if info.cgroup_version == "1" else "")
+    yield _cgroups(info, accepted=accepts_cgroup_v1(kubelet))
+    if (driver := check_driver(kubelet, info.cgroup_driver, environ)) is not None:
+        yield driver
     yield from _faults(info.server_version)
     yield from _storage(info)
     yield _live_restore(info)
@@ -186,10 +189,10 @@ def _storage(info: EngineInfo) -> Iterator[Finding]:
 def _live_restore(info: EngineInfo) -> Finding:
     if info.live_restore_enabled:
         return Finding("ok", "live-restore", "pods outlive a restart of Docker")
-    advice = 'set "live-restore": true in /etc/docker/daemon.json, then systemctl reload docker'
+    advice = 'pydockershim install --docker, which sets "live-restore" in /etc/docker/daemon.json and reloads Docker'
     if info.swarm is not None and info.swarm.local_node_state != "inactive":
         advice = (
-            f"take this node out of its swarm (docker swarm leave), with which dockerd would not start, then {advice}"
+            f"take this node out of its swarm (docker swarm leave): dockerd does not start with both; then {advice}"
         )
     return Finding("warn", "live-restore", "off: a restart of Docker ends every pod of this node", advice)
 

@@ -1,7 +1,8 @@
-"""Findings of checks, and their text."""
+"""Findings of checks, and how they are shown."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Level = Literal["ok", "warn", "FAIL"]
@@ -15,18 +16,23 @@ class Finding:
     """The result of a check."""
 
     level: Level
-    """FAIL when pods cannot run because of it; warn when they can, and something else will go wrong one day."""
+    """FAIL: pods cannot run because of it; warn: they can, and something else will go wrong one day."""
     subject: str
     """What was checked, one or two words."""
     text: str
     """What was found."""
     advice: str = ""
-    """What to do next; empty where there is nothing to be done."""
+    """What to do next, a command where possible; empty where nothing is to be done."""
 
 
 def failed(findings: Iterable[Finding]) -> bool:
     """Return whether anything keeps pods from running."""
     return any(finding.level == "FAIL" for finding in findings)
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Return all findings as an object of JSON: `failed`, and `findings` with level, subject, text and advice."""
+    return json.dumps({"failed": failed(findings), "findings": [asdict(each) for each in findings]}, indent=2)
 
 
 def shown(finding: Finding) -> str:

@@ -1,91 +1,208 @@
-"""How the kubelet of this node is configured, as far as it concerns the runtime."""
+"""Checks of the kubelet's settings: its socket, cgroup driver, swap, pod address ranges, feature gates and flags."""
 
+import ipaddress
 import os
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from shim.base.atomic_files import open_regular
-from shim.base.proc import value_of
+from shim.base.atomic_files import read_regular
+from shim.base.proc import lines
+from shim.base.spawn import run_bounded
+from shim.checkpoint import root as state
+from shim.checkpoint.pod_cidr import FILE_LIMIT
+from shim.cni.conf import NetworkConfig, choose, read_directory
+from shim.config.model import Config
+from shim.doctor.findings import Finding
+from shim.doctor.kubelet_settings import RESTART, Kubelet
+from shim.doctor.pod_ranges import pod_ranges
+from shim.domain.cidr import parse_pod_cidr
+from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
-_PROC = Path("/proc")
-_CONFIG_BYTES = 1 << 20
-"""How much of a configuration file is read; one of the kubelet has some thousand bytes."""
+DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
+"""What a kubelet uses that nothing tells otherwise."""
+_DEFAULT_DRIVER = "cgroupfs"
 
-_FIELD = re.compile(rb"""^[\s{,]*["']?failCgroupV1["']?\s*:\s*["']?(true|false)\b""", re.MULTILINE)
-"""Read without a parser of YAML, which this program has for credentials alone; fits JSON as well."""
+_SWAPS = Path("/proc/swaps")
+_SWAP_OFF = "swapoff --all, and take swap out of /etc/fstab (sed -i '/\\sswap\\s/s/^/#/' /etc/fstab)"
 
+_ASKS_FOR_DRIVER = "KubeletCgroupDriverFromCRI"
+_ASKS_SINCE = (1, 31)
+"""The version from which that gate is on by default."""
 
-def accepts_cgroup_v1(kubelet_root_dir: Path, *, proc: Path = _PROC) -> str:
-    """Return which flag or file lets the kubelet start with control groups of version 1; empty where none does.
+_WEBSOCKETS = "ExtendWebSocketsToKubelet"
 
-    The flags and files are those of the kubelet that runs, else kubeadm's file in `kubelet_root_dir`.
-    """
-    running = _running(proc)
-    if running is None:
-        files = [(str(kubelet_root_dir / "config.yaml"), kubelet_root_dir / "config.yaml")]
-        return _accepting(files)
-    process, arguments = running
-    if value := _flag(arguments, "fail-cgroupv1"):
-        return "--fail-cgroupv1=false" if value == "false" else ""
-    # By the root of the process: a kubelet may have another file system than we.
-    return _accepting([(path, process / "root" / path.lstrip("/")) for path in _files(process, arguments)])
+_REMOVED_FLAGS = {"network-plugin": (1, 24), "container-runtime": (1, 27), "pod-infra-container-image": (1, 35)}
+"""Flags for Docker nodes, and the version from which a kubelet does not start with them."""
 
-
-def _running(proc: Path) -> tuple[Path, Sequence[str]] | None:
-    """Return directory and arguments of the kubelet of this node; those of nodes in containers have their own ids."""
-    ours = _namespace(proc / "self")
-    for process in proc.iterdir():
-        if not process.name.isdecimal():
-            continue
-        try:
-            arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-            if Path(arguments[0]).name == "kubelet" and _namespace(process) == ours and _is_of_our_user(process):
-                return process, arguments
-        except OSError:  # it has ended
-            continue
-    return None
+_VERSION_SECONDS = 4.0
 
 
-def _namespace(process: Path) -> str:
-    return str((process / "ns/pid").readlink())
+def check_kubelet(
+    config: Config, kubelet: Kubelet, environ: Mapping[str, str], *, swaps: Path = _SWAPS
+) -> Iterator[Finding]:
+    """Yield the findings about settings of the kubelet that concern neither its socket nor Docker."""
+    if kubelet.problem:
+        advice = f"correct that file, then {RESTART}: the kubelet does not start with it"
+        yield Finding("FAIL", "kubelet", kubelet.problem, advice)
+    yield from _swap(kubelet, swaps)
+    yield from _removed_flags(kubelet, environ)
+    yield from _pod_cidr(config, kubelet)
+    yield from _gates(kubelet)
 
 
-def _is_of_our_user(process: Path) -> bool:
-    """Whether the user of a process is ours: any other user may name a program, and files for us to read, like this."""
-    return value_of((process / "status").read_bytes(), b"Uid").split()[:1] == [b"%d" % os.getuid()]
+def check_endpoint(kubelet: Kubelet, address: str) -> Finding:
+    """Return whether the kubelet uses the server at `address`, which begins with `unix://`."""
+    if not kubelet.exists:
+        return Finding("ok", "kubelet", f"none is configured here; it takes --container-runtime-endpoint={address}")
+    used = str(kubelet.value("containerRuntimeEndpoint") or DEFAULT_ENDPOINT)
+    if _same_socket(used, address):
+        return Finding("ok", "kubelet", f"uses {address}")
+    found = kubelet.settings.get("containerRuntimeEndpoint")
+    text = f"uses {used} ({found or 'its default'}), and no pod comes to {address}"
+    return Finding("FAIL", "kubelet", text, kubelet.command_to_set("containerRuntimeEndpoint", address))
 
 
-def _flag(arguments: Sequence[str], name: str) -> str:
-    """Return the last value of a flag, which is given as `--name=value` or `--name value`."""
-    found = ""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        key, equals, value = argument.partition("=")
-        if key == f"--{name}":
-            found = value if equals else following
-    return found
+def _same_socket(one: str, other: str) -> bool:
+    """Return whether two addresses name the same file: /var/run is a link to /run on most nodes."""
+    return os.path.realpath(one.removeprefix("unix://")) == os.path.realpath(other.removeprefix("unix://"))
 
 
-def _files(process: Path, arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the configuration file and the drop-ins, of which the last one wins."""
-    if config := _flag(arguments, "config"):
-        yield config
-    if drop_ins := _flag(arguments, "config-dir"):
-        try:
-            names = sorted(path.name for path in (process / "root" / drop_ins.lstrip("/")).iterdir())
-        except OSError:
+def check_driver(kubelet: Kubelet, docker: str, environ: Mapping[str, str]) -> Finding | None:
+    """Return whether the kubelet uses Docker's cgroup driver; None where no kubelet is configured."""
+    if not kubelet.exists:
+        return None
+    driver = str(kubelet.value("cgroupDriver") or _DEFAULT_DRIVER)
+    if driver == docker:
+        return Finding("ok", "cgroup driver", f"{docker}, as the kubelet has it")
+    version = _version(kubelet, environ)
+    if _asks_for_driver(kubelet, version):
+        return Finding("ok", "cgroup driver", f"{docker}: the kubelet asks the server for it ({_ASKS_FOR_DRIVER})")
+    text = f"the kubelet has {driver}, Docker has {docker}"
+    if docker == "systemd":
+        advice = kubelet.command_to_set("cgroupDriver", docker)
+    else:
+        advice = f"drain the node, then: pydockershim install --docker && systemctl restart docker && {RESTART}"
+    if version is None and kubelet.gate(_ASKS_FOR_DRIVER) is None:
+        text += ", and a kubelet before 1.31 does not ask for Docker's"
+        return Finding("warn", "cgroup driver", text, advice)
+    return Finding("FAIL", "cgroup driver", f"{text}: no pod starts", advice)
+
+
+def _asks_for_driver(kubelet: Kubelet, version: tuple[int, int] | None) -> bool:
+    gate = kubelet.gate(_ASKS_FOR_DRIVER)
+    return gate if gate is not None else version is not None and version >= _ASKS_SINCE
+
+
+def _version(kubelet: Kubelet, environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return major and minor version of the kubelet's program; None where there is no program, or it does not say."""
+    program = kubelet.program or shutil.which("kubelet", path=environ.get("PATH"))
+    if program is None:
+        return None
+    try:
+        said = run_bounded(
+            Path(program),
+            arguments=["--version"],
+            environment=dict(environ),
+            stdin=b"",
+            timeout=_VERSION_SECONDS,
+            what="kubelet --version",
+        )
+    except (OSError, ShimError):
+        return None
+    found = re.search(rb"v(\d+)\.(\d+)\.", said.stdout)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _swap(kubelet: Kubelet, swaps: Path) -> Iterator[Finding]:
+    try:
+        areas = [line.split()[0].decode(errors="replace") for line in lines(swaps.read_bytes())[1:]]
+    except OSError as error:
+        yield Finding("warn", "swap", f"{swaps}: {reason_of(error)}")
+        return
+    if not areas:
+        yield Finding("ok", "swap", "none")
+        return
+    named = ", ".join(areas)
+    if kubelet.value("failSwapOn", default=True) is False:
+        yield Finding("ok", "swap", f"{named}, which the kubelet accepts ({kubelet.settings['failSwapOn']})")
+        return
+    advice = f"{_SWAP_OFF}; or let the kubelet accept it: {kubelet.command_to_set('failSwapOn', 'false')}"
+    if kubelet.exists:
+        yield Finding("FAIL", "swap", f"{named}: the kubelet does not start with swap", advice)
+    else:
+        yield Finding("warn", "swap", f"{named}: a kubelet does not start with swap by default", _SWAP_OFF)
+
+
+def _removed_flags(kubelet: Kubelet, environ: Mapping[str, str]) -> Iterator[Finding]:
+    given = [name for name in _REMOVED_FLAGS if name in kubelet.flags]
+    if not given:
+        return
+    version = _version(kubelet, environ)
+    if version is None:
+        return
+    for name in given:
+        if version >= _REMOVED_FLAGS[name]:
+            since = ".".join(map(str, _REMOVED_FLAGS[name]))
+            text = f"a kubelet of {since} or newer does not start with --{name}"
+            file = next((each for each in kubelet.flag_files if f"--{name}" in _text(each)), None)
+            advice = f"take --{name} out of the kubelet's unit (systemctl cat kubelet), then {RESTART}"
+            if file is not None:
+                advice = f"sed -i 's#--{name}[= ][^ \"]*##' {file} && {RESTART}"
+            yield Finding("FAIL", "kubelet", text, advice)
+
+
+def _pod_cidr(config: Config, kubelet: Kubelet) -> Iterator[Finding]:
+    """Compare the pod addresses of the node, as the cluster has them, with the network in force."""
+    if config.network_plugin == "none":
+        return
+    wanted = _node_ranges(config, kubelet)
+    network = choose(read_directory(config.cni_conf_dir), bin_dirs=config.cni_bin_dir).network
+    if not wanted or network is None or network.declares("ipRanges"):
+        return
+    for text in pod_ranges(network, config):
+        other = _elsewhere(text, wanted)
+        if other:
+            yield _wrong_range(config, network, has=text, wants=other)
             return
-        yield from (f"{drop_ins}/{name}" for name in names if name.endswith(".conf"))
+    yield Finding("ok", "pod CIDR", f"{', '.join(wanted)}, as the cluster gave it to this node")
 
 
-def _accepting(files: Sequence[tuple[str, Path]]) -> str:
-    accepting = ""
-    for name, path in files:
+def _wrong_range(config: Config, network: NetworkConfig, *, has: str, wants: str) -> Finding:
+    file = config.cni_conf_dir / network.file
+    text = f"pods get addresses of {has} ({file}), and the cluster sends packets for {wants} to this node"
+    return Finding("warn", "pod CIDR", text, f"sed -i 's#{has}#{wants}#' {file}; it holds for new pods")
+
+
+def _elsewhere(text: str, wanted: Sequence[str]) -> str:
+    """Return the range of the same family, where none of these overlaps `text`; else an empty text."""
+    has = ipaddress.ip_network(text, strict=False)
+    same = [each for each in wanted if ipaddress.ip_network(each, strict=False).version == has.version]
+    overlaps = any(has.overlaps(ipaddress.ip_network(each, strict=False)) for each in same)
+    return "" if overlaps or not same else same[0]
+
+
+def _node_ranges(config: Config, kubelet: Kubelet) -> tuple[str, ...]:
+    """Return the pod ranges of this node: what a kubelet has sent last, else what its own settings say."""
+    stored = _text(config.root_directory / state.POD_CIDR)
+    for text in (stored, str(kubelet.value("podCIDR") or "")):
         try:
-            with open_regular(path) as file:
-                found = _FIELD.search(file.read(_CONFIG_BYTES))
-        except OSError:
-            continue
-        if found is not None:
-            accepting = f"failCgroupV1: false in {name}" if found[1] == b"false" else ""
-    return accepting
+            if found := parse_pod_cidr(text):
+                return found
+        except InvalidArgument:
+            continue  # the server ignores it as well
+    return ()
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, most=FILE_LIMIT).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _gates(kubelet: Kubelet) -> Iterator[Finding]:
+    if kubelet.gate(_WEBSOCKETS) is False:
+        text = f"{_WEBSOCKETS} is off, as cri-dockerd needs it: this server speaks WebSocket, so it may be on"
+        yield Finding("ok", "feature gates", text)

@@ -3,6 +3,7 @@
 import configparser
 import json
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ UNIT_PATH = (
 """Where unit files are, those that win first (systemd.unit(5))."""
 
 _SECONDS = 4.0
+_START_SECONDS = 3.0
+"""How long a start is waited for; a server on an idle machine needs one second."""
+_START_INTERVAL = 0.2
 _PROPERTIES = (
     *("LoadState", "ActiveState", "SubState", "UnitFileState", "Result"),
     *("ExecMainCode", "ExecMainStatus", "NRestarts", "Listen"),
@@ -62,6 +66,16 @@ class Unit:
         """Return whether its program runs, or is being started."""
         return self.active in {"active", "activating", "reloading"} and self.sub != "auto-restart"
 
+    @property
+    def starts_again(self) -> bool:
+        """Return whether its program ended by itself and is started again: at this moment, or soon."""
+        return self.sub == "auto-restart" or (self.active == "activating" and self.restarts > 0)
+
+    @property
+    def is_first_start(self) -> bool:
+        """Return whether its program is being started, and has not ended before."""
+        return self.active == "activating" and not self.starts_again
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
@@ -80,18 +94,31 @@ def units_of_systemd(environ: Mapping[str, str], *, booted: Path = BOOTED) -> Un
     """Ask systemd about the units of the server."""
     if not booted.is_dir():
         return Units(booted=False, trouble="this machine does not run systemd")
-    properties = ",".join(_PROPERTIES)
     try:
-        shown = _run(["systemctl", "show", SERVICE, SOCKET, f"--property={properties}"], environ)
+        service, socket = _settled(environ)
     except ShimError as error:
         return Units(trouble=str(error))
-    if shown.returncode != 0:
-        said = shown.stderr.decode(errors="replace").strip()
-        return Units(trouble=f"systemctl show: {said or f'exit status {shown.returncode}'}")
-    service, socket = units_from_show(shown.stdout.decode(errors="replace"))
     in_trouble = service.restarts or (service.status and not service.runs)
     cause = _last_error(environ) if in_trouble else ""
     return Units(service=service, socket=socket, cause=cause)
+
+
+def _settled(environ: Mapping[str, str]) -> tuple[Unit, Unit]:
+    """Ask until a first start has ended, for some seconds: halfway through, it is neither good nor bad."""
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        service, socket = _show(environ)
+        if not service.is_first_start or time.monotonic() >= until:
+            return service, socket
+        time.sleep(_START_INTERVAL)
+
+
+def _show(environ: Mapping[str, str]) -> tuple[Unit, Unit]:
+    shown = _run(["systemctl", "show", SERVICE, SOCKET, f"--property={','.join(_PROPERTIES)}"], environ)
+    if shown.returncode != 0:
+        said = shown.stderr.decode(errors="replace").strip()
+        raise ShimError(f"systemctl show: {said or f'exit status {shown.returncode}'}")
+    return units_from_show(shown.stdout.decode(errors="replace"))
 
 
 def units_from_show(text: str) -> tuple[Unit, Unit]:

@@ -1,9 +1,10 @@
 """Network interfaces inside a pod's namespace."""
 
+import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,23 @@ def prepare_links_of(pid: int, *, confirmed: Callable[[], bool], disable_ipv6: M
 def has_interface(path: Path, name: str) -> bool:
     """Return whether the namespace pinned on `path` has the interface `name`; False without a pin."""
     return is_pinned(path) and in_netns(path, lambda: name in {found for _, found in socket.if_nameindex()})
+
+
+def missing_addresses(path: Path, addresses: Sequence[str]) -> list[str]:
+    """Return which addresses no interface in the namespace pinned on `path` has. Raise OSError, FailedPrecondition."""
+    return in_netns(path, lambda: [address for address in addresses if not _is_here(address)])
+
+
+def _is_here(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as any_socket:
+        try:
+            any_socket.bind((address, 0))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                return False
+            raise
+    return True
 
 
 def _prepare_here(path: Path, disable_ipv6: Mapping[str, str]) -> None:

@@ -9,12 +9,14 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.status import pod_status_messages
+from shim.container.verbose import common_info
 from shim.domain import labels
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import find_sandbox
 from shim.sandbox.list import sandbox_state
+from shim.view.image_index import name_for_people
 from shim.view.records import SandboxRecord
 
 
@@ -65,14 +67,19 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
     checkpoint = rt.checkpoints.get(record.id)
     intent = checkpoint.network if checkpoint else None
     return {
-        "pid": record.state.pid,
-        "dockerName": record.name,
+        **common_info(rt, record, image=_image(rt, record), exec_root=record.exec_root),
+        "runtimeHandler": record.runtime_handler,
         "netns": intent.netns if intent else "",
         "cniNetwork": intent.conflist.get("name", "") if intent else "",
         "cniResult": intent.result if intent else None,
-        "cniCheck": network.check_result(rt, checkpoint) if record.state.running else "",
+        "cniCheck": network.check_result(checkpoint) if record.state.running else "",
         **_recorded_resources(checkpoint, record),
     }
+
+
+def _image(rt: Runtime, record: SandboxRecord) -> str:
+    image = rt.view.images.last_known(record.image_id)
+    return name_for_people(image, wanted=rt.config.pod_infra_container_image) if image else record.image_id
 
 
 def _recorded_resources(checkpoint: SandboxCheckpoint | None, record: SandboxRecord) -> dict[str, Any]:

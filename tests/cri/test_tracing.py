@@ -14,15 +14,17 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as collecte
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as collecting
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.base import meter
 from shim.base.meter import Kind
 from shim.config.model import Config
+from shim.cri import tracing as module
 from shim.cri.server import CriServer
 from shim.cri.tracing import tracing
-from shim.domain.errors import FailedPrecondition, NotFound
+from shim.domain.errors import NotFound
 
 SECONDS = 60
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -132,14 +134,30 @@ def test_an_unreachable_collector_fails_no_rpc(tmp_path: Path) -> None:
     traced(config, tmp_path)
 
 
-def test_without_the_libraries_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+@pytest.mark.parametrize(
+    ("library", "variable"),
+    [("opentelemetry.sdk.trace", ""), ("", "OTEL_BSP_MAX_QUEUE_SIZE")],
+    ids=["library", "value"],
+)
+def test_tracing_that_cannot_begin_keeps_no_server_from_starting(
+    monkeypatch: pytest.MonkeyPatch, library: str, variable: str
+) -> None:
+    if library:
+        monkeypatch.setitem(sys.modules, library, None)
+    if variable:
+        monkeypatch.setenv(variable, "-1")
 
-    with (
-        pytest.raises(FailedPrecondition, match=r"tracing_endpoint http://c:1: .*; install pydockershim\[tracing\]"),
-        tracing(Config(tracing_endpoint="http://c:1"), environ={}),
-    ):
-        pass
+    with capture_logs() as logs, tracing(Config(tracing_endpoint="http://c:1"), environ={}) as interceptors:
+        assert list(interceptors) == []
+    assert [line["event"] for line in logs] == ["tracing is off"]
+
+
+def test_libraries_of_the_administrator_come_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "LIBRARIES", tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    with tracing(Config(tracing_endpoint="http://c:1"), environ={}):
+        assert sys.path[-1] == str(tmp_path)
 
 
 def test_without_an_endpoint_nothing_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

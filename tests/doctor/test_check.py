@@ -53,12 +53,13 @@ def test_findings_are_in_the_order_of_the_checks(config: Config, tmp_path: Path)
         "loopback",
         "credentials",
         "docker",
+        "swap",
         "exec",
         "checkpoints",
         "NRI",
         "server",
     ]
-    assert subjects[:10] == expected
+    assert subjects[:11] == expected
     assert all(len(subject) <= SUBJECT_WIDTH for subject in subjects)
 
 

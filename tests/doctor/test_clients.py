@@ -17,6 +17,7 @@ from shim.cri.server import CriServer
 from shim.doctor import clients
 from shim.doctor.clients import check_clients
 from shim.doctor.findings import Finding
+from shim.doctor.kubelet_settings import Kubelet, Setting
 from shim.doctor.units import Unit, Units
 from shim.domain.errors import Unavailable
 from tests.users import unprivileged_files
@@ -45,14 +46,17 @@ def endpoint(tmp_path: Path) -> str:
     return f"unix://{tmp_path}/the cri 100%.sock"
 
 
+NO_KUBELET = Kubelet()
 NO_SYSTEMD = Units(booted=False, trouble="this machine does not run systemd")
 RUNS = Unit(load="loaded", active="active", sub="running", file="enabled", result="success")
 STOPPED = Unit(load="loaded", active="inactive", sub="dead", file="enabled", result="success")
 FAILED = Unit(load="loaded", active="failed", sub="failed", file="enabled", result="exit-code", status=2)
 
 
-def found(endpoint: str, *others: Path, units: Units = NO_SYSTEMD) -> dict[str, Finding]:
-    return {finding.subject: finding for finding in check_clients(endpoint, units=units, others=others)}
+def found(endpoint: str, *others: Path, units: Units = NO_SYSTEMD, kubelet: Kubelet = NO_KUBELET) -> dict[str, Finding]:
+    return {
+        finding.subject: finding for finding in check_clients(endpoint, units=units, kubelet=kubelet, others=others)
+    }
 
 
 @contextmanager
@@ -224,7 +228,7 @@ def test_the_flags_for_clients(endpoint: str, tmp_path: Path) -> None:
 
     other.touch()
     findings = found(endpoint, other)
-    assert findings["kubelet"].text == f"--container-runtime-endpoint={endpoint}"
+    assert findings["kubelet"].text.endswith(f" it takes --container-runtime-endpoint={endpoint}")
     assert findings["kubeadm"].text == f"--cri-socket {endpoint}, since it also finds {other}"
 
 
@@ -234,7 +238,7 @@ def test_a_socket_of_systemd_is_asked_where_it_listens(endpoint: str) -> None:
         findings = found("fd://", units=Units(service=RUNS, socket=listens))
 
     assert findings["server"] == Finding("ok", "server", f"docker 28.5.2 answers at {endpoint}")
-    assert findings["kubelet"].text == f"--container-runtime-endpoint={endpoint}"
+    assert findings["kubelet"].text.endswith(f" it takes --container-runtime-endpoint={endpoint}")
 
 
 def test_a_socket_of_systemd_without_systemd(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
@@ -243,7 +247,7 @@ def test_a_socket_of_systemd_without_systemd(monkeypatch: pytest.MonkeyPatch, en
         assert found("fd://")["server"].level == "ok"
 
     monkeypatch.setattr(clients, "listens_by_file", lambda: "")
-    assert found("fd://")["kubelet"].text == "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"
+    assert found("fd://")["kubelet"].text.endswith("--container-runtime-endpoint=unix:///run/cri-dockerd.sock")
 
 
 def test_a_service_that_systemd_would_start_is_not_started(endpoint: str) -> None:
@@ -329,3 +333,56 @@ def test_units_that_cannot_be_asked_about(endpoint: str) -> None:
 
     finding = found(endpoint, units=Units(trouble="systemctl show: not finished within 4 s, killed"))["unit"]
     assert (finding.level, finding.text[:22]) == ("warn", "cannot be asked about:")
+
+
+@pytest.mark.parametrize("service", [
+    pytest.param(replace(FAILED, status=1, active="activating", sub="start", restarts=2), id="in a start"),
+    pytest.param(replace(FAILED, status=1, active="activating", sub="auto-restart", restarts=2), id="before a start"),
+])  # fmt: skip
+def test_a_loop_of_starts_fails_at_every_moment(endpoint: str, service: Unit) -> None:
+    finding = found(endpoint, units=Units(service=service))["unit"]
+
+    assert finding.level == "FAIL"
+    assert "is started again and again: exit status 1" in finding.text
+
+
+def test_a_socket_that_was_removed_under_a_server_that_runs(endpoint: str) -> None:
+    listens = Unit(load="loaded", active="active", listens=endpoint.removeprefix("unix://"))
+
+    server = found("fd://", units=Units(service=RUNS, socket=listens))["server"]
+
+    assert server.level == "FAIL"
+    assert server.advice == "systemctl restart pydockershim.socket pydockershim.service"
+
+
+def test_a_server_that_does_not_answer_while_its_unit_runs(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(endpoint.removeprefix("unix://"))
+        silent.listen()
+        finding = found(endpoint, units=Units(service=RUNS))["server"]
+
+    assert finding.advice.endswith("then systemctl restart pydockershim.service")
+
+
+def test_a_kubelet_that_uses_another_runtime_fails(endpoint: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    other = Setting("unix:///run/containerd/containerd.sock", file, "containerRuntimeEndpoint")
+    kubelet = Kubelet(config=file, settings={"containerRuntimeEndpoint": other})
+
+    finding = found(endpoint, kubelet=kubelet)["kubelet"]
+
+    assert finding.level == "FAIL"
+    assert "uses unix:///run/containerd/containerd.sock" in finding.text
+    assert finding.advice.startswith("sed -i")
+    assert finding.advice.endswith(f"{file} && systemctl restart kubelet")
+    assert found(endpoint, kubelet=Kubelet(config=file))["kubelet"].level == "FAIL"  # its default is containerd
+
+
+def test_a_kubelet_may_name_the_socket_by_a_link(endpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "var").symlink_to(tmp_path)
+    same = Setting(f"unix://{tmp_path}/var/{Path(endpoint).name}", None, "--container-runtime-endpoint")
+
+    finding = found(endpoint, kubelet=Kubelet(flags=["v"], settings={"containerRuntimeEndpoint": same}))["kubelet"]
+
+    assert finding == Finding("ok", "kubelet", f"uses {endpoint}")

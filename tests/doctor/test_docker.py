@@ -9,6 +9,7 @@ from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.doctor import docker
 from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
+from shim.doctor.kubelet_settings import Kubelet, read_kubelet
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import Runtime, SwarmInfo
 from shim.engine.client import DockerEngine
@@ -18,7 +19,8 @@ from tests.users import unprivileged_files
 
 def found(engine: FakeEngine, **settings: object) -> dict[str, Finding]:
     config = msgspec.structs.replace(Config(restrict_oom_score_adj="false"), **settings)
-    return {finding.subject: finding for finding in check_docker(engine, config)}
+    kubelet = read_kubelet(config.kubelet_root_dir, packages=[]) if "kubelet_root_dir" in settings else Kubelet()
+    return {finding.subject: finding for finding in check_docker(engine, config, kubelet=kubelet, environ={})}
 
 
 def change(engine: FakeEngine, **info: object) -> None:
@@ -28,7 +30,7 @@ def change(engine: FakeEngine, **info: object) -> None:
 def test_one_that_does_not_answer(engine: FakeEngine) -> None:
     engine.fail_next("info", Unavailable("docker cannot be reached: connect to /run/no.sock"))
 
-    (finding,) = check_docker(engine, Config())
+    (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
     assert (finding.level, finding.text) == ("FAIL", "docker cannot be reached: connect to /run/no.sock")
     assert "name its socket (hosts of dockerd) in docker_endpoint" in finding.advice
 
@@ -44,7 +46,7 @@ def test_one_that_does_not_answer(engine: FakeEngine) -> None:
 def test_what_to_do_follows_from_the_error(engine: FakeEngine, error: ShimError, word: str) -> None:
     engine.fail_next("info", error)
 
-    (finding,) = check_docker(engine, Config())
+    (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
     assert word in finding.advice
     assert "systemctl start docker" not in finding.advice
 
@@ -57,7 +59,7 @@ def test_a_socket_that_is_not_for_this_user(tmp_path: Path) -> None:
         path.chmod(0o600)
         engine = DockerEngine(f"unix://{path}", request_timeout=60)
         with unprivileged_files():
-            (finding,) = check_docker(engine, Config())
+            (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
         engine.close()
 
     assert "permission denied" in finding.text
@@ -170,7 +172,7 @@ def test_one_that_accepts_and_never_answers(tmp_path: Path, monkeypatch: pytest.
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "docker.sock"))
         silent.listen()
-        (finding,) = check_engine_at(Config(docker_endpoint=f"unix://{tmp_path}/docker.sock"))
+        (finding,) = check_engine_at(Config(docker_endpoint=f"unix://{tmp_path}/docker.sock"), {})
 
     assert finding.level == "FAIL"
     assert "within 0.2 s" in finding.text

@@ -5,50 +5,91 @@ import msgspec
 import pytest
 
 from shim.config.model import Config
+from shim.doctor import node
 from shim.doctor.node import check_credentials, check_network
 
 
-def test_a_pod_network(config: Config) -> None:
-    network = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}]}
-    config.cni_conf_dir.mkdir()
-    (config.cni_conf_dir / "10-pods.conflist").write_text(json.dumps(network))
-    config.cni_bin_dir[0].mkdir()
-    (config.cni_bin_dir[0] / "bridge").touch(mode=0o755)
+def add_network(config: Config, file: str, plugin: str = "bridge") -> None:
+    config.cni_conf_dir.mkdir(exist_ok=True)
+    network = {"cniVersion": "1.0.0", "name": file.partition(".")[0], "plugins": [{"type": plugin}]}
+    (config.cni_conf_dir / file).write_text(json.dumps(network))
 
-    assert check_network(config).level == "ok"
+
+def add_plugin(directory: Path, name: str = "bridge") -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / name).touch(mode=0o755)
+
+
+def test_a_pod_network(config: Config) -> None:
+    add_network(config, "10-pods.conflist")
+    add_plugin(config.cni_bin_dir[0])
+
+    assert [finding.level for finding in check_network(config)] == ["ok"]
+
+
+def test_a_configuration_that_is_never_used_is_a_warning(config: Config) -> None:
+    for file in ("10-bridge.conflist", "10-calico.conflist", "20-flannel.conflist"):
+        add_network(config, file)
+    add_plugin(config.cni_bin_dir[0])
+
+    used, unused = check_network(config)
+
+    assert (used.level, unused.level) == ("ok", "warn")
+    assert unused.text.startswith("10-calico.conflist, 20-flannel.conflist of ")
+    assert unused.advice.endswith(f"rm {config.cni_conf_dir}/10-bridge.conflist")
 
 
 def test_no_pod_network(config: Config) -> None:
-    finding = check_network(config)
+    (finding,) = check_network(config)
 
     assert finding.level == "FAIL"
     assert str(config.cni_conf_dir) in finding.text
-    assert "install --cni 10-bridge" in finding.advice
+    assert "pydockershim install --cni 10-bridge" in finding.advice
 
 
 def test_a_directory_that_cannot_be_read(config: Config) -> None:
     config.cni_conf_dir.touch()
 
-    finding = check_network(config)
-
-    assert (finding.level, finding.advice) == ("FAIL", f"let root read {config.cni_conf_dir}")
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [("{", "not JSON"), ('{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}]}', "bridge")],
-    ids=["broken file", "missing plugin"],
-)
-def test_a_network_that_cannot_be_used(config: Config, text: str, cause: str) -> None:
-    config.cni_conf_dir.mkdir()
-    (config.cni_conf_dir / "10-pods.conflist").write_text(text)
-
-    finding = check_network(config)
+    (finding,) = check_network(config)
 
     assert finding.level == "FAIL"
-    assert cause in finding.text
-    assert finding.advice.startswith(f"correct that file of {config.cni_conf_dir}")
+    assert f"chmod 755 {config.cni_conf_dir}" in finding.advice
+
+
+def test_a_network_whose_file_is_broken(config: Config) -> None:
+    config.cni_conf_dir.mkdir()
+    (config.cni_conf_dir / "10-pods.conflist").write_text("{")
+
+    (finding,) = check_network(config)
+
+    assert finding.level == "FAIL"
+    assert "not JSON" in finding.text
+    assert f"python3 -m json.tool {config.cni_conf_dir}/10-pods.conflist" in finding.advice
+
+
+@pytest.mark.parametrize(("plugin", "advice"), [("bridge", "apt-get install containernetworking-plugins"),
+                                                ("calico", "the network add-on brings calico")])  # fmt: skip
+def test_a_network_whose_plugin_is_missing(config: Config, plugin: str, advice: str) -> None:
+    add_network(config, "10-pods.conflist", plugin)
+
+    (finding,) = check_network(config)
+
+    assert finding.level == "FAIL"
+    assert plugin in finding.text
+    assert finding.advice.startswith(advice)
     assert str(config.cni_bin_dir[0]) in finding.advice
+
+
+def test_plugins_that_are_in_a_directory_that_is_not_searched(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_network(config, "10-pods.conflist")
+    add_plugin(tmp_path / "libexec")
+    monkeypatch.setattr(node, "_PLUGIN_DIRECTORIES", (tmp_path / "libexec",))
+
+    (finding,) = check_network(config)
+
+    assert f'cni_bin_dir = ["{tmp_path}/libexec"]' in finding.advice
 
 
 def test_no_credential_providers(config: Config) -> None:
@@ -68,6 +109,6 @@ def test_credential_providers_that_cannot_work(config: Config, tmp_path: Path) -
 
 
 def test_pods_without_a_network_need_no_configuration(config: Config) -> None:
-    finding = check_network(msgspec.structs.replace(config, network_plugin="none"))
+    (finding,) = check_network(msgspec.structs.replace(config, network_plugin="none"))
 
     assert (finding.level, "loopback" in finding.text) == ("ok", True)

@@ -126,3 +126,18 @@ def test_the_socket_unit_of_this_project_can_be_read() -> None:
     packaged = Path(__file__).parents[2] / "packaging/systemd"
 
     assert listens_by_file([packaged]) == "/run/cri-dockerd.sock"
+
+
+def test_a_first_start_is_waited_for(tmp_path: Path, environ: dict[str, str]) -> None:
+    """systemctl says that the unit is being started, and the next time that it has failed."""
+    booted = tmp_path / "booted"
+    booted.mkdir()
+    starting = SHOWN.replace("ActiveState=failed", "ActiveState=activating").replace(
+        "SubState=failed", "SubState=start"
+    )
+    (tmp_path / "1").write_text(starting)
+    (tmp_path / "2").write_text(SHOWN)
+    program(tmp_path, "systemctl", f"cat {tmp_path}/1; mv {tmp_path}/2 {tmp_path}/1 2>/dev/null || true")
+    program(tmp_path, "journalctl", "exit 0")
+
+    assert units_of_systemd(environ, booted=booted).service.active == "failed"

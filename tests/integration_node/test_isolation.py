@@ -16,6 +16,7 @@ NODE = Node(
     tools=UNPACKED,
     busybox=Path("/cache/busybox"),
     monitoring=UNPACKED,
+    log_agent=UNPACKED,
     shells=UNPACKED,
     podman=UNPACKED,
     kubectl=Path("/cache/kubectl"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shim.netns.enter import in_netns
-from shim.netns.links import prepare_links
+from shim.netns.links import missing_addresses, prepare_links
 
 
 def echo(family: socket.AddressFamily, address: str) -> bytes:
@@ -83,7 +83,7 @@ def test_ipv6_stays_disabled_if_the_pod_asks_for_that(pinned: Path, asked: dict[
 BRING_UP = """
 import sys
 from pathlib import Path
-from shim.netns.links import prepare_links
+from shim.netns.links import missing_addresses, prepare_links
 
 def refuse(event, arguments):
     if event in ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"):
@@ -113,3 +113,9 @@ def test_an_error_of_the_kernel_names_interface_and_namespace(pinned: Path) -> N
     assert ended.returncode == 1
     assert f"shim.domain.errors.ShimError: bring up interface lo in {pinned}: " in ended.stderr
     assert "Operation not permitted" in ended.stderr
+
+
+def test_missing_addresses_are_those_that_no_interface_has(pinned: Path) -> None:
+    prepare_links(pinned, disable_ipv6={})
+
+    assert missing_addresses(pinned, ["127.0.0.1", "10.1.2.3", "::1", "fd00::1"]) == ["10.1.2.3", "fd00::1"]

@@ -32,10 +32,25 @@ def test_what_is_checked_in_is_what_is_generated(generator: ModuleType) -> None:
 
 
 def test_the_man_page_names_every_flag(generator: ModuleType) -> None:
-    page = generator.MAN.read_text()
+    page = (generator.MAN / "pydockershim.8").read_text()
 
     flags = [*(field.flag for field in fields().values()), *ALIASES, *(entry.flag for entry in IGNORED)]
     assert [flag for flag in flags if generator.roff(flag) not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("doctor", {"--format"}),
+        ("config", {"--format", "--reference"}),
+        ("install", {"--docker", "--cni", "--as-cri-dockerd", "--no-start", "--dry-run", "--root"}),
+        ("uninstall", {"--force", "--keep-configuration", "--root", "--dry-run"}),
+    ],
+)
+def test_the_page_of_a_command_names_its_flags(generator: ModuleType, command: str, flags: set[str]) -> None:
+    page = (generator.MAN / f"pydockershim-{command}.8").read_text()
+
+    assert {flag for flag in flags if generator.roff(flag) not in page} == set()
 
 
 @pytest.mark.parametrize(
@@ -48,8 +63,9 @@ def test_text_has_no_meaning_for_roff(generator: ModuleType, text: str, escaped:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff on this machine")
 def test_groff_has_no_warning(generator: ModuleType) -> None:
+    pages = [path for path in generator.generate() if path.suffix == ".8"]
     reported = subprocess.run(
-        ["groff", "-man", "-ww", "-z", "-rLL=100n", generator.MAN], capture_output=True, text=True, check=False
+        ["groff", "-man", "-ww", "-z", "-rLL=100n", *pages], capture_output=True, text=True, check=False
     )
 
     assert (reported.returncode, reported.stderr) == (0, "")

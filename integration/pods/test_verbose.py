@@ -1,0 +1,64 @@
+"""What `crictl inspect` and `crictl inspectp` show beyond the status, under the names that containerd gives it."""
+
+import json
+from typing import Any
+
+from integration.pods.kubelet import Kubelet, Pod, secured
+from shim.api.v1 import api_pb2 as pb
+
+Profile = pb.SecurityProfile
+
+
+def inspect(kubelet: Kubelet, container: str) -> dict[str, Any]:
+    request = pb.ContainerStatusRequest(container_id=container, verbose=True)
+    found: dict[str, Any] = json.loads(kubelet.cri.runtime.ContainerStatus(request).info["info"])
+    return found
+
+
+def inspectp(kubelet: Kubelet, pod: Pod) -> dict[str, Any]:
+    request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
+    found: dict[str, Any] = json.loads(kubelet.cri.runtime.PodSandboxStatus(request).info["info"])
+    return found
+
+
+def test_a_container_that_runs_has_the_specification_of_its_runtime(kubelet: Kubelet, pod: Pod) -> None:
+    fields = secured(seccomp=Profile(profile_type=Profile.RuntimeDefault))
+    container = kubelet.started(pod, **fields)
+
+    info = inspect(kubelet, container)
+
+    # As the Kubernetes tutorial on seccomp reads it.
+    assert info["runtimeSpec"]["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert info["runtimeType"] == "io.containerd.runc.v2"
+    assert info["snapshotter"]
+    assert info["image"].endswith("busybox:latest")
+    assert info["config"]["linux"]["security_context"]["seccomp"] == {}
+    assert info["privileged"] is False
+
+
+def test_a_privileged_container_says_so(kubelet: Kubelet) -> None:
+    privileged = pb.LinuxSandboxSecurityContext(privileged=True)
+    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=privileged))
+    fields = secured(privileged=True)
+    container = kubelet.started(pod, **fields)
+
+    assert inspect(kubelet, container)["privileged"] is True
+
+
+def test_a_container_that_has_ended_has_no_specification(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod)
+    kubelet.cri.stop_container(container)
+
+    info = inspect(kubelet, container)
+
+    assert (info["pid"], info["runtimeSpec"]) == (0, None)
+    assert info["config"]["metadata"]["name"]
+
+
+def test_a_pod_has_the_specification_of_its_pause_container(kubelet: Kubelet, pod: Pod) -> None:
+    info = inspectp(kubelet, pod)
+
+    namespaces = {each["type"]: each for each in info["runtimeSpec"]["linux"]["namespaces"]}
+    assert {"pid", "ipc", "mount"} <= set(namespaces)
+    assert "pause" in info["image"]
+    assert info["config"]["metadata"]["namespace"]

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -76,94 +75,14 @@ def test_a_localhost_profile_is_passed_completely(tmp_path: Path) -> None:
     assert seccomp(localhost(path)) == seccomp(localhost(link)) == seccomp(None, f"localhost/{path}") == whole
 
 
-DOCKERS_DIALECT = {
-    "defaultAction": "SCMP_ACT_ERRNO",
-    "defaultErrnoRet": 1,
-    "archMap": [
-        {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
-        {"architecture": "SCMP_ARCH_LOONGARCH64", "subArchitectures": None},
-        {"architecture": "SCMP_ARCH_RISCV64"},
-    ],
-    "flags": ["SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW"],
-    "syscalls": [
-        {"names": ["read", "write"], "action": "SCMP_ACT_ALLOW", "args": [], "comment": "", "includes": {}},
-        {
-            "names": ["ptrace"],
-            "action": "SCMP_ACT_ALLOW",
-            "args": None,
-            "includes": {"minKernel": "4.8"},
-            "excludes": {"arches": ["arm64"], "caps": ["CAP_SYS_ADMIN"]},
-        },
-        {
-            "name": "clone",
-            "names": [],
-            "action": "SCMP_ACT_ALLOW",
-            "args": [{"index": 5, "value": 2114060288, "valueTwo": (1 << 64) - 1, "op": "SCMP_CMP_MASKED_EQ"}],
-            "comment": "s390 parameter ordering for clone is different",
-            "excludes": {"minKernel": ""},
-        },
-        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38, "args": [{"op": "SCMP_CMP_EQ"}]},
-    ],
-    "listenerPath": "",
-    "somethingNew": {"more": [1]},
-}
-
-
-@pytest.mark.parametrize(
-    "profile",
-    [
-        DOCKERS_DIALECT,
-        {"defaultAction": "SCMP_ACT_LOG", "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_SHEB"], "archMap": []},
-        {"defaultAction": "SCMP_ACT_LOG", "architectures": None, "syscalls": None, "flags": None},
-    ],
-    ids=["Docker's", "the OCI's", "nulls"],
-)
-def test_every_key_that_docker_knows_is_accepted(tmp_path: Path, profile: dict[str, Any]) -> None:
+def test_unknown_keys_of_a_profile_are_kept(tmp_path: Path) -> None:
+    profile = {"defaultAction": "SCMP_ACT_LOG", "syscalls": None, "somethingNew": {"value": (1 << 64) - 1}}
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile))
 
     (option,) = seccomp(localhost(path))
 
     assert json.loads(option.removeprefix("seccomp=")) == profile
-
-
-CALL = {"names": ["x"], "action": "SCMP_ACT_ALLOW"}
-ARGUMENT = {"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}
-BAD_KEYS: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown architecture": ({"architectures": ["BOGUS"]}, "$.architectures[0]"),
-    "unknown architecture of a family": ({"archMap": [{"architecture": "BOGUS"}]}, "$.archMap[0].architecture"),
-    "unknown lesser architecture": (
-        {"archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["x86"]}]},
-        "$.archMap[0].subArchitectures[0]",
-    ),
-    "both kinds of architectures": (
-        {"architectures": ["SCMP_ARCH_X86"], "archMap": [{"architecture": "SCMP_ARCH_X86_64"}]},
-        "architectures and archMap exclude each other",
-    ),
-    "unknown flag": ({"flags": ["LOG"]}, "$.flags[0]"),
-    "negative error by default": ({"defaultErrnoRet": -1}, "$.defaultErrnoRet"),
-    "negative error": ({"syscalls": [CALL | {"errnoRet": -1}]}, "$.syscalls[0].errnoRet"),
-    "name and names": ({"syscalls": [CALL | {"name": "y"}]}, "name and names exclude each other - at `$.syscalls[0]`"),
-    "arguments of no form": ({"syscalls": [CALL | {"args": "x"}]}, "$.syscalls[0].args"),
-    "unknown operator": ({"syscalls": [CALL | {"args": [ARGUMENT | {"op": "=="}]}]}, "$.syscalls[0].args[0].op"),
-    "no operator": ({"syscalls": [CALL | {"args": [{"index": 0}]}]}, "`op` - at `$.syscalls[0].args[0]`"),
-    "seventh argument": ({"syscalls": [CALL | {"args": [ARGUMENT | {"index": 6}]}]}, "$.syscalls[0].args[0].index"),
-    "negative value": ({"syscalls": [CALL | {"args": [ARGUMENT | {"value": -1}]}]}, "$.syscalls[0].args[0].value"),
-    "second value too long": ({"syscalls": [CALL | {"args": [ARGUMENT | {"valueTwo": 1 << 64}]}]}, "have 64 bits"),
-    "kernel of no form": ({"syscalls": [CALL | {"includes": {"minKernel": "4.8.1"}}]}, "$.syscalls[0].includes"),
-    "capabilities of no form": ({"syscalls": [CALL | {"excludes": {"caps": "ALL"}}]}, "$.syscalls[0].excludes.caps"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_KEYS)
-def test_a_profile_that_would_fail_at_the_start_is_refused(kind: str, tmp_path: Path) -> None:
-    keys, reason = BAD_KEYS[kind]
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps({"defaultAction": "SCMP_ACT_LOG"} | keys))
-    with pytest.raises(InvalidArgument) as refusal:
-        seccomp(localhost(path))
-    assert str(refusal.value).startswith(f"f.seccomp: seccomp profile {path} is not valid: ")
-    assert reason in str(refusal.value)
 
 
 BAD_TEXTS = {
@@ -177,9 +96,6 @@ BAD_TEXTS = {
     # Docker would run the container without any filter.
     "empty action": (b'{"defaultAction": ""}', "defaultAction"),
     "null action": (b'{"defaultAction": null}', "defaultAction"),
-    "unknown action": (b'{"defaultAction": "DENY"}', "defaultAction"),
-    "rules of no form": (b'{"defaultAction": "SCMP_ACT_LOG", "syscalls": {}}', "syscalls"),
-    "rule without action": (b'{"defaultAction": "SCMP_ACT_LOG", "syscalls": [{"names": ["x"]}]}', "syscalls[0]"),
 }
 
 

@@ -1,18 +1,11 @@
-"""The collaborators of the domain in frozen dataclasses; `Runtime` is the first argument of every verb.
-
-`Locks` defines which RPCs exclude each other.
-"""
+"""The collaborators of the domain in frozen dataclasses; `Runtime` is the first argument of every verb."""
 
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from shim.api.v1 import api_pb2 as pb
 from shim.base.deadline import ProgressClock
 from shim.base.deferred_checks import DeferredChecks
-from shim.base.lease import Lease
 from shim.base.loading_cache import LoadingCache
-from shim.base.locks import KeyedLocks
 from shim.base.lru_cache import LruCache
 from shim.base.single_flight import SingleFlight
 from shim.cgroup.locator import CgroupLocator
@@ -26,7 +19,7 @@ from shim.config.model import Config
 from shim.credentials.keyring import Keyring
 from shim.dockerd.facts import EngineFacts
 from shim.dockerd.starting_tasks import TaskWatch
-from shim.domain.ids import ContainerId, ImageId, SandboxId
+from shim.domain.ids import ImageId
 from shim.domain.passwd import ImageAccounts
 from shim.engine.detach_keys import new_server_mark
 from shim.engine.interface import Engine
@@ -36,76 +29,13 @@ from shim.nri.plugins import Plugins as NriPlugins
 from shim.nri.plugins import no_plugins
 from shim.oci.user_namespaces import UserNamespaces
 from shim.own_exec.own_exec import OwnExec
+from shim.rpc_locks import Locks
 from shim.stats_cache import StatsCache
 from shim.streaming.backlog import Room
 from shim.streaming.stalls import CheckIntervals
 from shim.streaming.tokens import Tokens
 from shim.view.node_view import NodeView
 from shim.view.unseen import Unseen
-
-PAUSE_EXIT_SECONDS = 10.0
-"""How long the end of a pause container may delay the next: Docker waits as long for a container that it kills."""
-
-
-STARTS_OF_A_POD = 4
-"""Concurrent container starts of a pod. Kubelets start containers one after the other. More starts at a time finish no
-sooner on two processors, and StopPodSandbox has to wait for each start in progress."""
-
-
-class Locks:
-    """The locks between RPCs. A wait raises Cancelled or DeadlineExceeded at the end of the caller's scope."""
-
-    def __init__(self) -> None:
-        self._locks = KeyedLocks()
-        self._pause_exits = Lease(PAUSE_EXIT_SECONDS)
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return a row for each lock that is held, for display, like `KeyedLocks.rows`."""
-        return [*self._locks.rows(), *self._pause_exits.rows("pause exit")]
-
-    def sandbox(self, name: str) -> AbstractContextManager[None]:
-        """Hold the name of a pod sandbox: serialises its run, stop, removal and update."""
-        return self._locks.hold(("sandbox", name))
-
-    def container(self, name: str) -> AbstractContextManager[None]:
-        """Hold the name of a container while it is created."""
-        return self._locks.hold(("container", name))
-
-    def limits(self, container_id: ContainerId) -> AbstractContextManager[None]:
-        """Hold the limits of a container: serialises start, update and recovery, which write them."""
-        return self._locks.hold(("limits", container_id))
-
-    def start(self, sandbox_id: SandboxId, metadata: pb.ContainerMetadata) -> AbstractContextManager[None]:
-        """Hold name and attempt of a container in a pod while it is started. Taken after `limits`."""
-        return self._locks.hold(("start", sandbox_id, metadata.name, metadata.attempt))
-
-    def start_place(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
-        """Hold a place among the STARTS_OF_A_POD of a pod during a start. Taken after `start` and `log`."""
-        return self._locks.hold_place(("starts", sandbox_id), places=STARTS_OF_A_POD)
-
-    def shim_group(self, sandbox_id: SandboxId) -> AbstractContextManager[None]:
-        """Hold the containerd-shim of a pod while a container that joins it is created. Taken after `container`."""
-        return self._locks.hold(("shim group", sandbox_id))
-
-    def log(self, path: str) -> AbstractContextManager[None]:
-        """Hold a CRI log while a container that writes to it is started. Taken after `start`."""
-        return self._locks.hold(("log", path))
-
-    def image(self, image_id: ImageId) -> AbstractContextManager[None]:
-        """Hold an image while it is removed."""
-        return self._locks.hold(("image", image_id))
-
-    def pause_exit(self) -> AbstractContextManager[None]:
-        """Serialise the ends of pause containers, but do not wait for an end that hangs. Taken after `sandbox`."""
-        return self._pause_exits.hold(what="wait for the end of another pause container")
-
-    def checkpoint(self) -> AbstractContextManager[None]:
-        """Write or copy a single checkpoint of the node at a time: each uses the disk fully."""
-        return self._locks.hold("checkpoint")
-
-    def cni_conf(self) -> AbstractContextManager[None]:
-        """Hold the CNI configuration file that the server writes."""
-        return self._locks.hold("cni conf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,18 @@ from shim.base import deadline
 from shim.base.process import ProcessHandle, open_process
 from shim.container.exec_process import (
     check_exit_code,
+    exec_body,
     exit_code,
     first_process,
     kill_after_failure,
     last_known_running,
+    run_by_own_exec,
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.own_exec import run_by_own_exec
 from shim.container.pump import Output, inputs
 from shim.domain.errors import DeadlineExceeded, NotFound
 from shim.engine.answers import ExecInspect
-from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.own_exec.own_exec import Request
 from shim.runtime import Runtime
@@ -81,7 +81,10 @@ def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
 
 
 def _by_docker(rt: Runtime, task: RemoteTask, streams: Streams) -> int:
-    exec_id = rt.engine.create_exec(task.container_id, body=_body(rt, task))
+    body = exec_body(
+        task.cmd, mark=rt.server.mark, stdin=task.stdin, stdout=task.stdout, stderr=task.stderr, tty=task.tty
+    )
+    exec_id = rt.engine.create_exec(task.container_id, body=body)
     with first_process(rt, task.container_id) as first:
         try:
             output = _run(rt, task, streams, exec_id=exec_id, first=first)
@@ -184,14 +187,3 @@ class _EndWithContainer:
         if self._pieces == self._output.pieces:
             self._stream.close()
         self._pieces = self._output.pieces
-
-
-def _body(rt: Runtime, task: RemoteTask) -> dict[str, object]:
-    return {
-        "Cmd": list(task.cmd),
-        "AttachStdin": task.stdin,
-        "AttachStdout": task.stdout,
-        "AttachStderr": task.stderr,
-        "Tty": task.tty,
-        "DetachKeys": detach_keys(rt.server.mark),
-    }

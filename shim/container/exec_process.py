@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 
 import structlog
@@ -12,8 +12,12 @@ from shim.base import deadline, deferred_checks
 from shim.base.process import ProcessHandle, open_process, wait_all_ended
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError
 from shim.engine.answers import ExecInspect
+from shim.engine.detach_keys import detach_keys
+from shim.engine.interface import JsonObject
+from shim.own_exec.own_exec import Command, Request
 from shim.runtime import Runtime
 from shim.view.processes import is_in_container
+from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +55,29 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
 
 _FAST_SECONDS, _SLOW_PAUSE = 0.2, 0.2
 """Once output has been closed for _FAST_SECONDS, poll at most five times a second: the process may run on for long."""
+
+
+def run_by_own_exec(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
+    """Run a command by the server's own exec for the block; yield None if Docker has to run it."""
+    try:
+        exec_root = rt.view.sandbox(record.sandbox_id).exec_root
+    except NotFound:
+        exec_root = ""
+    return rt.own_exec.begun(record.id, request, exec_root=exec_root, pid=record.state.pid)
+
+
+def exec_body(
+    cmd: Sequence[str], *, mark: str, stdin: bool = False, stdout: bool = True, stderr: bool = True, tty: bool = False
+) -> JsonObject:
+    """Build Docker's exec create body; `mark` identifies the execs of this server."""
+    return {
+        "Cmd": list(cmd),
+        "AttachStdin": stdin,
+        "AttachStdout": stdout,
+        "AttachStderr": stderr,
+        "Tty": tty,
+        "DetachKeys": detach_keys(mark),
+    }
 
 
 def _is_running(rt: Runtime, container_id: str) -> bool:

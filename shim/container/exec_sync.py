@@ -9,17 +9,17 @@ from shim.base import deadline
 from shim.container.exec_process import (
     RUNNING_CHECK_SECONDS,
     check_exit_code,
+    exec_body,
     exit_code,
     first_process,
     kill_after_failure,
     last_known_running,
+    run_by_own_exec,
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.own_exec import run_by_own_exec
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
-from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR, STDOUT
 from shim.own_exec.own_exec import Request
@@ -70,7 +70,7 @@ def _by_docker(rt: Runtime, container_id: str, cmd: Sequence[str], *, seconds: f
     ended: ExecInspect | None
     with first_process(rt, container_id) as first:
         with nullcontext() if seconds is None else deadline.bound(seconds):
-            exec_id = rt.engine.create_exec(container_id, body=exec_body(rt, cmd))
+            exec_id = rt.engine.create_exec(container_id, body=exec_body(cmd, mark=rt.server.mark))
             try:
                 with rt.engine.start_exec(exec_id) as stream:
                     _collect(rt, stream, output, container_id=container_id)
@@ -99,18 +99,6 @@ class _Kept:
 
     def response(self, code: int) -> pb.ExecSyncResponse:
         return pb.ExecSyncResponse(stdout=bytes(self._kept[STDOUT]), stderr=bytes(self._kept[STDERR]), exit_code=code)
-
-
-def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
-    """Build Docker's exec create body for a command without input or terminal."""
-    return {
-        "Cmd": list(cmd),
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "AttachStdin": False,
-        "Tty": False,
-        "DetachKeys": detach_keys(rt.server.mark),
-    }
 
 
 def _collect(rt: Runtime, stream: ProcessStream, output: _Kept, *, container_id: str) -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: N802 - gRPC names the methods
+# ruff: noqa: D102, N802 - the CRI names and documents the methods
 """ImageService: unpacks requests, calls the verbs of the domain and wraps their results. It decides nothing."""
 
 from collections.abc import Iterator
@@ -24,35 +24,29 @@ class ImageService(api_pb2_grpc.ImageServiceServicer):
         self._rt = rt
 
     def ListImages(self, request: pb.ListImagesRequest, _context: ServicerContext) -> pb.ListImagesResponse:
-        """List images."""
         validate.well_formed(request)
         return pb.ListImagesResponse(images=list_images(self._rt, filter=request.filter))
 
     def StreamImages(
         self, request: pb.StreamImagesRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamImagesResponse]:
-        """Stream the list of images in chunks."""
         validate.well_formed(request)
         for some in chunks(list_images(self._rt, filter=request.filter)):
             yield pb.StreamImagesResponse(images=some)
 
     def ImageStatus(self, request: pb.ImageStatusRequest, _context: ServicerContext) -> pb.ImageStatusResponse:
-        """Describe an image; the response is empty if the node does not have it."""
         validate.image(request)
         return image_status(self._rt, image=request.image, verbose=request.verbose)
 
     def PullImage(self, request: pb.PullImageRequest, _context: ServicerContext) -> pb.PullImageResponse:
-        """Pull an image."""
         validate.image(request)
         auth = request.auth if request.HasField("auth") else None
         return pb.PullImageResponse(image_ref=pull_image(self._rt, image=request.image, auth=auth))
 
     def RemoveImage(self, request: pb.RemoveImageRequest, _context: ServicerContext) -> pb.RemoveImageResponse:
-        """Remove an image with all its references."""
         validate.image(request)
         remove_image(self._rt, image=request.image)
         return pb.RemoveImageResponse()
 
     def ImageFsInfo(self, _request: pb.ImageFsInfoRequest, _context: ServicerContext) -> pb.ImageFsInfoResponse:
-        """Return the disk usage of images and containers."""
         return image_fs_info(self._rt)

@@ -1,4 +1,4 @@
-# ruff: noqa: N802 - gRPC names the methods
+# ruff: noqa: D102, N802 - the CRI names and documents the methods
 """RuntimeService: unpacks requests, calls the verbs of the domain and wraps their results. It decides nothing.
 
 `shim.cri.interceptors` answers any other RPC with UNIMPLEMENTED and its name.
@@ -51,34 +51,28 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         self._rt = rt
 
     def Version(self, _request: pb.VersionRequest, _context: ServicerContext) -> pb.VersionResponse:
-        """Return name and version of the runtime."""
         return version(self._rt)
 
     def Status(self, request: pb.StatusRequest, _context: ServicerContext) -> pb.StatusResponse:
-        """Return whether the runtime and its network are ready."""
         return status(self._rt, verbose=request.verbose)
 
     def RuntimeConfig(self, _request: pb.RuntimeConfigRequest, _context: ServicerContext) -> pb.RuntimeConfigResponse:
-        """Return the cgroup driver."""
         return runtime_config(self._rt)
 
     def UpdateRuntimeConfig(
         self, request: pb.UpdateRuntimeConfigRequest, _context: ServicerContext
     ) -> pb.UpdateRuntimeConfigResponse:
-        """Record the pod address ranges."""
         validate.well_formed(request)
         update_runtime_config(self._rt, network_config=request.runtime_config.network_config)
         return pb.UpdateRuntimeConfigResponse()
 
     def RunPodSandbox(self, request: pb.RunPodSandboxRequest, _context: ServicerContext) -> pb.RunPodSandboxResponse:
-        """Create and start a pod sandbox."""
         validate.run_pod_sandbox(request)
         with events_first(self._rt):
             sandbox_id = run_pod_sandbox(self._rt, config=request.config, runtime_handler=request.runtime_handler)
         return pb.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
     def StopPodSandbox(self, request: pb.StopPodSandboxRequest, _context: ServicerContext) -> pb.StopPodSandboxResponse:
-        """Stop everything in a pod sandbox and release its network."""
         validate.pod_sandbox_id(request)
         with events_first(self._rt):
             stop_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
@@ -87,7 +81,6 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def RemovePodSandbox(
         self, request: pb.RemovePodSandboxRequest, _context: ServicerContext
     ) -> pb.RemovePodSandboxResponse:
-        """Remove a pod sandbox with its containers."""
         validate.pod_sandbox_id(request)
         with events_first(self._rt):
             remove_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
@@ -96,19 +89,16 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def PodSandboxStatus(
         self, request: pb.PodSandboxStatusRequest, _context: ServicerContext
     ) -> pb.PodSandboxStatusResponse:
-        """Describe a pod sandbox."""
         validate.pod_sandbox_id(request)
         return pod_sandbox_status(self._rt, sandbox_id=request.pod_sandbox_id, verbose=request.verbose)
 
     def ListPodSandbox(self, request: pb.ListPodSandboxRequest, _context: ServicerContext) -> pb.ListPodSandboxResponse:
-        """List pod sandboxes."""
         validate.well_formed(request)
         return pb.ListPodSandboxResponse(items=list_pod_sandbox(self._rt, filter=request.filter))
 
     def StreamPodSandboxes(
         self, request: pb.StreamPodSandboxesRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxesResponse]:
-        """Stream the list of pod sandboxes in chunks."""
         validate.well_formed(request)
         for some in chunks(list_pod_sandbox(self._rt, filter=request.filter)):
             yield pb.StreamPodSandboxesResponse(pod_sandboxes=some)
@@ -116,7 +106,6 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def UpdatePodSandboxResources(
         self, request: pb.UpdatePodSandboxResourcesRequest, _context: ServicerContext
     ) -> pb.UpdatePodSandboxResourcesResponse:
-        """Record the new resources of a pod."""
         validate.update_pod_sandbox_resources(request)
         update_pod_sandbox_resources(self._rt, request=request)
         return pb.UpdatePodSandboxResourcesResponse()
@@ -124,13 +113,11 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def GetContainerEvents(
         self, _request: pb.GetEventsRequest, _context: ServicerContext
     ) -> Iterator[pb.ContainerEventResponse]:
-        """Stream the events of pod sandboxes and containers."""
         return container_events(self._rt)
 
     def CreateContainer(
         self, request: pb.CreateContainerRequest, _context: ServicerContext
     ) -> pb.CreateContainerResponse:
-        """Create a container in a pod sandbox."""
         validate.create_container(request)
         with events_first(self._rt):
             container_id = create_container(
@@ -142,14 +129,12 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         return pb.CreateContainerResponse(container_id=container_id)
 
     def StartContainer(self, request: pb.StartContainerRequest, _context: ServicerContext) -> pb.StartContainerResponse:
-        """Start a container."""
         validate.container_id(request)
         with events_first(self._rt):
             start_container(self._rt, container_id=request.container_id)
         return pb.StartContainerResponse()
 
     def StopContainer(self, request: pb.StopContainerRequest, _context: ServicerContext) -> pb.StopContainerResponse:
-        """Stop a container within a grace period."""
         validate.stop_container(request)
         with events_first(self._rt):
             stop_container(self._rt, container_id=request.container_id, timeout=request.timeout)
@@ -158,21 +143,18 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def RemoveContainer(
         self, request: pb.RemoveContainerRequest, _context: ServicerContext
     ) -> pb.RemoveContainerResponse:
-        """Remove a container, running or not."""
         validate.container_id(request)
         with events_first(self._rt):
             remove_container(self._rt, container_id=request.container_id)
         return pb.RemoveContainerResponse()
 
     def ListContainers(self, request: pb.ListContainersRequest, _context: ServicerContext) -> pb.ListContainersResponse:
-        """List containers."""
         validate.well_formed(request)
         return pb.ListContainersResponse(containers=list_containers(self._rt, filter=request.filter))
 
     def StreamContainers(
         self, request: pb.StreamContainersRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamContainersResponse]:
-        """Stream the list of containers in chunks."""
         validate.well_formed(request)
         for some in chunks(list_containers(self._rt, filter=request.filter)):
             yield pb.StreamContainersResponse(containers=some)
@@ -180,14 +162,12 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def ContainerStatus(
         self, request: pb.ContainerStatusRequest, _context: ServicerContext
     ) -> pb.ContainerStatusResponse:
-        """Describe a container."""
         validate.container_id(request)
         return container_status(self._rt, container_id=request.container_id, verbose=request.verbose)
 
     def ReopenContainerLog(
         self, request: pb.ReopenContainerLogRequest, _context: ServicerContext
     ) -> pb.ReopenContainerLogResponse:
-        """Continue the log in a new file."""
         validate.container_id(request)
         reopen_container_log(self._rt, container_id=request.container_id)
         return pb.ReopenContainerLogResponse()
@@ -195,7 +175,6 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def UpdateContainerResources(
         self, request: pb.UpdateContainerResourcesRequest, _context: ServicerContext
     ) -> pb.UpdateContainerResourcesResponse:
-        """Change CPU and memory of a container."""
         validate.update_container_resources(request)
         update_container_resources(self._rt, container_id=request.container_id, linux=request.linux)
         return pb.UpdateContainerResourcesResponse()
@@ -203,7 +182,6 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def CheckpointContainer(
         self, request: pb.CheckpointContainerRequest, _context: ServicerContext
     ) -> pb.CheckpointContainerResponse:
-        """Write the state of a running container to an archive; the container keeps running."""
         validate.checkpoint_container(request)
         checkpoint_container(
             self._rt, container_id=request.container_id, location=request.location, timeout=request.timeout
@@ -237,41 +215,34 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         return pb.RestorePodResponse(pod_sandbox_id=made.sandbox, restored_containers=restored)
 
     def ExecSync(self, request: pb.ExecSyncRequest, _context: ServicerContext) -> pb.ExecSyncResponse:
-        """Run a command in a container and wait until it exits."""
         validate.exec_sync(request)
         return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)
 
     def Exec(self, request: pb.ExecRequest, _context: ServicerContext) -> pb.ExecResponse:
-        """Return a URL at which a client can run a command in a container."""
         validate.exec_(request)
         return pb.ExecResponse(url=exec_url(self._rt, request=request))
 
     def Attach(self, request: pb.AttachRequest, _context: ServicerContext) -> pb.AttachResponse:
-        """Return a URL at which a client can attach to a container."""
         validate.attach(request)
         return pb.AttachResponse(url=attach_url(self._rt, request=request))
 
     def PortForward(self, request: pb.PortForwardRequest, _context: ServicerContext) -> pb.PortForwardResponse:
-        """Return a URL at which a client can reach ports of a pod sandbox."""
         validate.port_forward(request)
         return pb.PortForwardResponse(url=port_forward_url(self._rt, request=request))
 
     def ContainerStats(self, request: pb.ContainerStatsRequest, _context: ServicerContext) -> pb.ContainerStatsResponse:
-        """Return the resource usage of a container."""
         validate.container_id(request)
         return pb.ContainerStatsResponse(stats=container_stats(self._rt, container_id=request.container_id))
 
     def ListContainerStats(
         self, request: pb.ListContainerStatsRequest, _context: ServicerContext
     ) -> pb.ListContainerStatsResponse:
-        """Return the resource usage of the running containers."""
         validate.well_formed(request)
         return pb.ListContainerStatsResponse(stats=list_container_stats(self._rt, filter=request.filter))
 
     def StreamContainerStats(
         self, request: pb.StreamContainerStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamContainerStatsResponse]:
-        """Stream the resource usage of the running containers in chunks."""
         validate.well_formed(request)
         for some in chunks(list_container_stats(self._rt, filter=request.filter)):
             yield pb.StreamContainerStatsResponse(container_stats=some)
@@ -279,21 +250,18 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def PodSandboxStats(
         self, request: pb.PodSandboxStatsRequest, _context: ServicerContext
     ) -> pb.PodSandboxStatsResponse:
-        """Return the resource usage of a pod."""
         validate.pod_sandbox_id(request)
         return pb.PodSandboxStatsResponse(stats=pod_sandbox_stats(self._rt, sandbox_id=request.pod_sandbox_id))
 
     def ListPodSandboxStats(
         self, request: pb.ListPodSandboxStatsRequest, _context: ServicerContext
     ) -> pb.ListPodSandboxStatsResponse:
-        """Return the resource usage of the ready pods."""
         validate.well_formed(request)
         return pb.ListPodSandboxStatsResponse(stats=list_pod_sandbox_stats(self._rt, filter=request.filter))
 
     def StreamPodSandboxStats(
         self, request: pb.StreamPodSandboxStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxStatsResponse]:
-        """Stream the resource usage of the ready pods in chunks."""
         validate.well_formed(request)
         for some in chunks(list_pod_sandbox_stats(self._rt, filter=request.filter)):
             yield pb.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
@@ -301,18 +269,15 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def ListMetricDescriptors(
         self, _request: pb.ListMetricDescriptorsRequest, _context: ServicerContext
     ) -> pb.ListMetricDescriptorsResponse:
-        """Describe the metrics of containers and pods."""
         return pb.ListMetricDescriptorsResponse(descriptors=list_metric_descriptors())
 
     def ListPodSandboxMetrics(
         self, _request: pb.ListPodSandboxMetricsRequest, _context: ServicerContext
     ) -> pb.ListPodSandboxMetricsResponse:
-        """Return the metrics of the ready pods."""
         return pb.ListPodSandboxMetricsResponse(pod_metrics=list_pod_sandbox_metrics(self._rt))
 
     def StreamPodSandboxMetrics(
         self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
-        """Stream the metrics of the ready pods in chunks."""
         for some in chunks(list_pod_sandbox_metrics(self._rt)):
             yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

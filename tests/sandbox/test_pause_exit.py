@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from shim import runtime
+from shim import rpc_locks
 from shim.base import deadline
 from shim.base.deadline import Scope
 from shim.domain.errors import Cancelled, ShimError
-from shim.runtime import Locks, Runtime
+from shim.rpc_locks import Locks
+from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.fakes.engine import FakeEngine
@@ -73,7 +74,7 @@ def test_a_pause_container_that_hangs_does_not_block_others(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.version = DEADLOCKS
-    monkeypatch.setattr(runtime, "PAUSE_EXIT_SECONDS", 0.05)
+    monkeypatch.setattr(rpc_locks, "PAUSE_EXIT_SECONDS", 0.05)
     rt = replace(rt, locks=Locks())
     sandbox = ready_pod(rt)
     with ending_elsewhere(rt, engine), deadline.bound(10):

@@ -64,7 +64,7 @@ def create_container(
     With a `checkpoint` the container continues from it when it is started.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
-    check_cdi_devices(rt, config.CDI_devices)
+    check_cdi_devices(config.CDI_devices, facts=rt.facts, api_version=rt.engine.api_version)
     check_container(config, pod=sandbox.config)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox_config.log_directory or sandbox.config.log_directory
@@ -85,7 +85,7 @@ def create_container(
             container_is_removed(rt, twin)
             remove_leftover(rt, twin.id)
         hide_from_clients(rt, container_key(sandbox.id, config.metadata), until=seen)
-        ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
+        ensure_host_paths(rt.host_fs, config.mounts, body["HostConfig"]["Mounts"])
         namespaces, host = config.linux.security_context.namespace_options, body["HostConfig"]
         with joining_shim_group(rt, sandbox, namespaces=namespaces, runtime=host["Runtime"]) as group:
             host["Annotations"].update(group)
@@ -143,7 +143,7 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
         # Empty if SELinux is off or does not confine this container: then its mounts need no label.
         label = rt.engine.inspect_container(container_id).mount_label
         if label:
-            relabel_mounts(rt, config.mounts, body["HostConfig"]["Mounts"], label=label)
+            relabel_mounts(rt.host_fs, config.mounts, body["HostConfig"]["Mounts"], label=label)
 
 
 def _create_context(
@@ -167,9 +167,9 @@ def _create_context(
     recursive_read_only = _recursive_read_only(rt, defaults.runtime)
     options = mount_options(config.mounts)
     if options:
-        check_takes_orders(rt, runtime=defaults.runtime, field="config.mounts: mount_options")
+        check_takes_orders(rt.facts.info(), runtime=defaults.runtime, field="config.mounts: mount_options")
     if rt.nri.may_change or options or restored:
-        defaults = replace(defaults, runtime=runtime_for_changes(rt, runtime=defaults.runtime))
+        defaults = replace(defaults, runtime=runtime_for_changes(rt.facts.info(), runtime=defaults.runtime))
     return ContainerContext(
         defaults=defaults,
         sandbox_id=sandbox.id,
@@ -184,12 +184,14 @@ def _create_context(
         api_version=rt.engine.api_version,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=recursive_read_only,
-        host_sources=host_sources(rt, config.mounts),
-        device_sources=device_sources(rt, config.devices),
+        host_sources=host_sources(rt.host_fs, config.mounts),
+        device_sources=device_sources(rt.host_fs, config.devices),
         image_mounts=docker_image_mounts(volumes),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
-        seccomp_profile=b"" if context.privileged else seccomp_profile(rt, context),
-        oci_annotations=container_annotations(rt, config, pod=sandbox.config),
+        seccomp_profile=b"" if context.privileged else seccomp_profile(rt.host_fs, context),
+        oci_annotations=container_annotations(
+            config, pod=sandbox.config, settings=rt.config, api_version=rt.engine.api_version
+        ),
     )
 
 

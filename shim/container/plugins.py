@@ -52,15 +52,16 @@ def finish_with_plugins(
     """
     if not isinstance(created, ContainerRecord):
         raise NotFound("create container: it was removed externally meanwhile")
+    info = rt.facts.info()
     adjustments = container_is_created(rt, created, sandbox=sandbox, rollback=rollback)
     changes = None
     if adjustments is not None:
-        directories = rt.facts.info().cdi_spec_dirs or DIRECTORIES
+        directories = info.cdi_spec_dirs or DIRECTORIES
         changes = changes_of(adjustments.adjust, env=adjustments.asked.env, cdi_directories=directories)
-        _check_possible(rt, changes, runtime=runtime)
+        _check_possible(changes, why_not=why_no_changes(info, runtime=runtime))
         _set_limits(rt, created, changes)
     order_container(
-        rt,
+        info,
         created.id,
         runtime=runtime,
         pod=sandbox.config,
@@ -76,11 +77,10 @@ def finish_with_plugins(
     return tuple(adjustments.updates.by_container.values())
 
 
-def _check_possible(rt: Runtime, changes: Changes, *, runtime: str) -> None:
-    reason = why_no_changes(rt, runtime=runtime)
-    if changes.config and reason:
+def _check_possible(changes: Changes, *, why_not: str) -> None:
+    if changes.config and why_not:
         what = ", ".join(sorted(changes.config))
-        raise FailedPrecondition(f"NRI plugins have set {what}: {reason}")
+        raise FailedPrecondition(f"NRI plugins have set {what}: {why_not}")
 
 
 def _set_limits(rt: Runtime, record: ContainerRecord, changes: Changes) -> None:

@@ -31,7 +31,7 @@ from shim.oci.user_namespaces import orders_directory
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import sandboxes
-from shim.sandbox.network import engine_of
+from shim.sandbox.network import docker_socket
 from shim.sandbox.rebuild import recover_checkpoint
 from shim.view.records import ContainerRecord, SandboxRecord
 
@@ -136,7 +136,7 @@ def end_orphaned_plugins(rt: Runtime) -> None:
     known = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
     unfinished = {checkpoint.sandbox_id for checkpoint in known.values() if not checkpoint.ready}
     try:
-        lost = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=known.keys())
+        lost = own_attachments(rt.config.cni_cache_dir, docker=docker_socket(rt.config), excluding=known.keys())
         unfinished |= {attachment.container_id for attachment in lost if attachment.result is None}
     except ShimError as error:
         log.error("failed to find CNI plugins of pods without checkpoint", error=error)

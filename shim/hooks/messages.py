@@ -97,7 +97,7 @@ def container_message(
 
 def cgroups_path(rt: Runtime, config: pb.PodSandboxConfig, *, container_id: str) -> str:
     """Return the cgroup that Docker chooses for a container, in the form of the OCI runtime specification."""
-    parent = docker_cgroup_parent(rt, config)
+    parent = docker_cgroup_parent(config, systemd=rt.facts.systemd_cgroups)
     if rt.facts.systemd_cgroups:
         return f"{parent or 'system.slice'}:docker:{container_id}"
     return f"{(parent or '/docker').rstrip('/')}/{container_id}"

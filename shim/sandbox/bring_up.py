@@ -139,7 +139,7 @@ def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.Pod
         return ""
     if checkpoint.network is None or any("sysctl" in plugin for plugin in checkpoint.network.conflist["plugins"]):
         return ""
-    parent = docker_cgroup_parent(rt, config)
+    parent = docker_cgroup_parent(config, systemd=rt.facts.systemd_cgroups)
     if not parent:
         return ""  # the client set no cgroup parent: only Docker knows its default
     return rt.cgroups.directory(checkpoint.sandbox_id, parent=parent, systemd=rt.facts.systemd_cgroups)

@@ -21,7 +21,7 @@ from shim.cni.plugins import knows_gc
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.netns.pin import unpin
 from shim.runtime import Runtime
-from shim.sandbox.network import delete, engine_of, netns_path
+from shim.sandbox.network import delete, docker_socket, netns_path
 
 WIDTH = 8
 """Attachments that are cleaned up in parallel."""
@@ -44,7 +44,7 @@ def collect_networks(rt: Runtime) -> bool:
     Failures are logged. Return False if a DEL failed; the next call tries it again. Raise Unavailable while Docker is
     away, since the pods are unknown then.
     """
-    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=_pods(rt))
+    orphans = own_attachments(rt.config.cni_cache_dir, docker=docker_socket(rt.config), excluding=_pods(rt))
     released = gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
     for conflist in _networks(rt).values():
         if knows_gc(conflist):
@@ -87,7 +87,7 @@ def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
 def _release(rt: Runtime, orphan: Attachment) -> None:
     path = Path(orphan.netns)
     # Only the name counts: the setting of the directory may have changed since.
-    if path.name != netns_path(rt, orphan.container_id).name:
+    if path.name != netns_path(rt.config, orphan.container_id).name:
         raise FailedPrecondition(f"network namespace {path} was not pinned by this server")
     delete(rt, orphan, forget=False)
     unpin(path)
@@ -126,7 +126,7 @@ def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:
         for pod in known
         if pod.network and not pod.network.released and pod.network.conflist["name"] == name
     }
-    orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), excluding=())
+    orphans = own_attachments(rt.config.cni_cache_dir, docker=docker_socket(rt.config), excluding=())
     ours = {pod.sandbox_id for pod in known} | {orphan.container_id for orphan in orphans}
     caches = {rt.config.cni_cache_dir, *OTHER_CACHES}
     attached = leased(conflist).union(*(attached_to(cache, network=name) for cache in caches))

@@ -24,6 +24,7 @@ from shim.cni.conf import NetworkConfig
 from shim.cni.host_ports import accept_host_ports
 from shim.cni.masquerade import masquerades, remove_masquerade
 from shim.cni.plugins import Attachment
+from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_metadata_from_dict
 from shim.domain.names import sandbox_name
@@ -39,14 +40,14 @@ _DISABLE_IPV6 = re.compile(r"net/ipv6/conf/([^/]+)/disable_ipv6\Z")
 log = structlog.get_logger(__name__)
 
 
-def netns_path(rt: Runtime, sandbox_id: str) -> Path:
+def netns_path(settings: Config, sandbox_id: str) -> Path:
     """Return the path of the pinned network namespace of a sandbox."""
-    return rt.config.netns_directory / f"cri-{sandbox_id}"
+    return settings.netns_directory / f"cri-{sandbox_id}"
 
 
-def engine_of(rt: Runtime) -> str:
+def docker_socket(settings: Config) -> str:
     """Return the resolved path of Docker's socket, which identifies the Engine in the owner of an attachment."""
-    return os.path.realpath(rt.config.docker_endpoint.removeprefix("unix://"))
+    return os.path.realpath(settings.docker_endpoint.removeprefix("unix://"))
 
 
 def network_intent(
@@ -59,7 +60,7 @@ def network_intent(
         return None
     return NetworkIntent(
         conflist=chosen.conflist,
-        netns=str(netns_path(rt, sandbox_id)),
+        netns=str(netns_path(rt.config, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
         capabilities=capability_args(config, pod_ranges=rt.cni.pod_cidr.ranges),
@@ -209,7 +210,7 @@ def _attachment(rt: Runtime, checkpoint: SandboxCheckpoint) -> Attachment:
         capabilities=network.capabilities,
         result=network.result,
         owner=Owner(
-            docker=engine_of(rt),
+            docker=docker_socket(rt.config),
             sandbox=sandbox_name(sandbox_metadata_from_dict(checkpoint.config)),
         ),
     )

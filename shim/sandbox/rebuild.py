@@ -71,7 +71,7 @@ def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint 
 
 def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
     # cri-dockerd may record /proc/<pid>/ns/net, whose pid may have been reused: only the server's path is safe.
-    known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt, record.id))}
+    known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt.config, record.id))}
     checkpoint = SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),

@@ -91,7 +91,7 @@ def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler
         field = "config.linux.security_context.namespace_options.userns_options"
         raise FailedPrecondition(f"{field}: containers in a user namespace cannot be restored")
     defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
-    check_takes_orders(rt, runtime=defaults.runtime, field="runtime_handler")
+    check_takes_orders(rt.facts.info(), runtime=defaults.runtime, field="runtime_handler")
     name = names.sandbox_name(config.metadata)
     for record in sandboxes(rt):
         if names.sandbox_name(record.config.metadata) == name and pod.is_ready(rt, record):

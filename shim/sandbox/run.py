@@ -88,7 +88,7 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     image = ensure_image(rt, reference=rt.config.pod_infra_container_image)
     defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
-    security = config.linux.security_context
+    security, info, api_version = config.linux.security_context, rt.facts.info(), rt.engine.api_version
     ctx = CreateContext(
         image_id=image.id,
         user=_user(rt, config=config, image_id=image.id),
@@ -96,19 +96,22 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         defaults=defaults,
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
-        seccomp_profile=seccomp_profile(rt, security),
+        seccomp_profile=seccomp_profile(rt.host_fs, security),
         oci_annotations={
-            **sandbox_annotations(rt, config),
-            **new_shim_group(rt, namespaces=security.namespace_options, runtime=defaults.runtime),
+            **sandbox_annotations(config, settings=rt.config, api_version=api_version),
+            **new_shim_group(
+                info, api_version=api_version, namespaces=security.namespace_options, runtime=defaults.runtime
+            ),
         },
     )
-    body = pause_body(config, ctx, profile=pause_profile(rt, image, runtime=defaults.runtime))
+    profile = pause_profile(image, info=info, api_version=api_version, runtime=defaults.runtime)
+    body = pause_body(config, ctx, profile=profile)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []
     rollback.undo("its pause container", lambda: _remove_pause(rt, metadata=config.metadata, made=made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
-    order_container(rt, made[0], runtime=defaults.runtime, pod=config)
+    order_container(rt.facts.info(), made[0], runtime=defaults.runtime, pod=config)
     return SandboxId(made[0])
 
 

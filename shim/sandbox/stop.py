@@ -54,7 +54,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
         if not record.legacy:
-            unpin(network.netns_path(rt, record.id))  # nothing more is known of its network
+            unpin(network.netns_path(rt.config, record.id))  # nothing more is known of its network
         return
     if record.legacy and record.state.running:
         # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the

@@ -8,25 +8,27 @@ is never passed, since a pod could join another pod's.
 from collections.abc import Iterable, Mapping
 
 from shim.api.v1 import api_pb2 as pb
+from shim.config.model import Config
 from shim.config.wildcard import expression_from_wildcard
 from shim.dockerd.runc import SHIM_GROUP
 from shim.engine.connection import ApiVersion
 from shim.engine.versions import require_api
-from shim.runtime import Runtime
 
 ANNOTATIONS_API = (1, 43)
 """First Engine API that passes annotations on; older Engines drop them silently."""
 
 
-def sandbox_annotations(rt: Runtime, config: pb.PodSandboxConfig) -> dict[str, str]:
+def sandbox_annotations(config: pb.PodSandboxConfig, *, settings: Config, api_version: ApiVersion) -> dict[str, str]:
     """Return the annotations of a pod for its pause container. Raise Unsupported if the Engine is too old for them."""
-    return _select(config.annotations, patterns=rt.config.pod_annotations, have=rt.engine.api_version)
+    return _select(config.annotations, patterns=settings.pod_annotations, have=api_version)
 
 
-def container_annotations(rt: Runtime, config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig) -> dict[str, str]:
+def container_annotations(
+    config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig, settings: Config, api_version: ApiVersion
+) -> dict[str, str]:
     """Return the annotations for a container: the pod's, overridden by the container's."""
-    own = _select(config.annotations, patterns=rt.config.container_annotations, have=rt.engine.api_version)
-    return {**sandbox_annotations(rt, pod), **own}
+    own = _select(config.annotations, patterns=settings.container_annotations, have=api_version)
+    return {**sandbox_annotations(pod, settings=settings, api_version=api_version), **own}
 
 
 def _select(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:

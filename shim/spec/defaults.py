@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config, DockerLogDriver
+from shim.dockerd.facts import EngineFacts
 from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
 from shim.domain.labels import ownership_fields
+from shim.engine.answers import EngineInfo
 from shim.engine.interface import JsonObject
 from shim.logs.drivers import FORMATS
 from shim.runtime import Runtime
@@ -51,16 +53,17 @@ class CreateContext:
 
 def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> HostDefaults:
     """Return the defaults for the containers of a pod. Raise InvalidArgument for an unknown runtime handler."""
+    info = rt.facts.info()
     return HostDefaults(
-        cgroup_parent=docker_cgroup_parent(rt, config),
-        cgroupns_mode=_cgroupns_mode(rt),
+        cgroup_parent=docker_cgroup_parent(config, systemd=rt.facts.systemd_cgroups),
+        cgroupns_mode=_cgroupns_mode(info),
         runtime=runtime_of_pod(
             rt,
             config.linux.security_context.namespace_options,
-            runtime=_docker_runtime(rt, handler=runtime_handler),
+            runtime=_docker_runtime(rt.facts, handler=runtime_handler),
         ),
         docker_log=docker_log(rt.config, driver=rt.config.docker_log_driver),
-        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        daemon_seccomp=seccomp_of_daemon(info.security_options or ()),
     )
 
 
@@ -80,18 +83,18 @@ def base_host_config(ctx: CreateContext) -> JsonObject:
     }
 
 
-def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
+def docker_cgroup_parent(config: pb.PodSandboxConfig, *, systemd: bool) -> str:
     """Convert the kubelet's cgroup parent; with systemd, to the name of the slice, which implies its path."""
     path = config.linux.cgroup_parent
-    return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
+    return path.rstrip("/").rpartition("/")[2] if systemd else path
 
 
-def _cgroupns_mode(rt: Runtime) -> str:
+def _cgroupns_mode(info: EngineInfo) -> str:
     """Return the CgroupnsMode for containers that are not privileged: on cgroup v1 the host's, like in other runtimes.
 
     Always explicit, since the daemon may have another default (`default-cgroupns-mode`).
     """
-    return "private" if rt.facts.info().cgroup_version == "2" else "host"
+    return "private" if info.cgroup_version == "2" else "host"
 
 
 def docker_log(config: Config, *, driver: DockerLogDriver) -> JsonObject:
@@ -121,14 +124,14 @@ def with_other_log_driver(config: Config, body: JsonObject) -> JsonObject:
     return {**body, "HostConfig": {**body["HostConfig"], "LogConfig": docker_log(config, driver=driver)}}
 
 
-def _docker_runtime(rt: Runtime, *, handler: str) -> str:
+def _docker_runtime(facts: EngineFacts, *, handler: str) -> str:
     """Return the OCI runtime of a runtime handler; "" for Docker's default.
 
     Raise InvalidArgument for an unknown handler, with the known runtimes.
     """
     if handler in {"", "docker"}:
         return ""
-    runtimes = rt.facts.runtimes(wanted=handler)
+    runtimes = facts.runtimes(wanted=handler)
     if handler not in runtimes or handler == ORDERED_RUNTIME:
         known = ", ".join(sorted(runtimes.keys() - {ORDERED_RUNTIME}))
         raise InvalidArgument(f"runtime_handler: Docker has no runtime {handler!r}; it has {known}")

@@ -5,41 +5,39 @@ from collections.abc import Sequence
 from shim.api.v1 import api_pb2 as pb
 from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import FailedPrecondition
+from shim.engine.answers import EngineInfo
 from shim.oci import orders
 from shim.oci.user_namespaces import INSTALL, orders_directory
 from shim.oci_runtime.order import Json, Order, Restore
 from shim.pod import RESOLV_CONF
-from shim.runtime import Runtime
 from shim.spec.mounts import last_in_each_place, mount_options
 from shim.spec.user_namespace import namespace_of
 
 MISSING = f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
 
 
-def check_takes_orders(rt: Runtime, *, runtime: str, field: str) -> None:
+def check_takes_orders(info: EngineInfo, *, runtime: str, field: str) -> None:
     """Check that the server's OCI runtime can be in front of an OCI runtime, for what `field` asks for.
 
     Raise FailedPrecondition with the reason why not.
     """
-    reason = why_no_changes(rt, runtime=runtime_for_changes(rt, runtime=runtime))
+    reason = why_no_changes(info, runtime=runtime_for_changes(info, runtime=runtime))
     if reason:
         raise FailedPrecondition(f"{field}: {reason}")
 
 
-def runtime_for_changes(rt: Runtime, *, runtime: str) -> str:
+def runtime_for_changes(info: EngineInfo, *, runtime: str) -> str:
     """Return the OCI runtime for a container that is to be changed: the server's own, if Docker has it.
 
     The server's own runtime executes runc, so it replaces no other runtime than runc.
     """
-    info = rt.facts.info()
     return ORDERED_RUNTIME if orders_directory(info) is not None and has_runc_shim(info, runtime) else runtime
 
 
-def why_no_changes(rt: Runtime, *, runtime: str) -> str:
+def why_no_changes(info: EngineInfo, *, runtime: str) -> str:
     """Return why containers of an OCI runtime take no orders; "" if they do."""
     if runtime == ORDERED_RUNTIME:
         return ""
-    info = rt.facts.info()
     if not has_runc_shim(info, runtime):
         return f"the OCI runtime {runtime or info.default_runtime} is not runc"
     if orders_directory(info) is None:
@@ -48,7 +46,7 @@ def why_no_changes(rt: Runtime, *, runtime: str) -> str:
 
 
 def order_container(
-    rt: Runtime,
+    info: EngineInfo,
     container_id: str,
     *,
     runtime: str,
@@ -67,7 +65,7 @@ def order_container(
     """
     if runtime != ORDERED_RUNTIME:
         return
-    directory = orders_directory(rt.facts.info())
+    directory = orders_directory(info)
     if directory is None:
         raise FailedPrecondition(f"order container {container_id}: {MISSING}")
     # Of several mounts at the same path, Docker makes only the last (`without_covered`).
@@ -77,7 +75,7 @@ def order_container(
     order = Order(
         container=container_id,
         user_namespace=namespace_of(pod.linux.security_context.namespace_options, pause=pause),
-        docker_root=rt.facts.info().docker_root_dir,
+        docker_root=info.docker_root_dir,
         mapped=(*mapped, *([] if RESOLV_CONF in last else [RESOLV_CONF])),
         kept=tuple(path for path, mount in last.items() if mount.host_path and not mount.uidMappings),
         adjustment={**({"mountOptions": options} if options else {}), **(config or {})},

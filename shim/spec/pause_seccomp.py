@@ -8,7 +8,8 @@ the pod lives (docs/performance.md, docs/docker-quirks.md).
 import msgspec
 
 from shim.dockerd.runc import has_runc_shim
-from shim.runtime import Runtime
+from shim.engine.answers import EngineInfo
+from shim.engine.connection import ApiVersion
 from shim.view.records import ImageRecord
 
 _ENTRYPOINT = ("/pause",)
@@ -58,15 +59,14 @@ PROFILE = msgspec.json.encode(
 """In Docker's form, for the daemon's native architecture only. Docker's profile contains each of its rules."""
 
 
-def pause_profile(rt: Runtime, image: ImageRecord, *, runtime: str) -> str:
+def pause_profile(image: ImageRecord, *, info: EngineInfo, api_version: ApiVersion, runtime: str) -> str:
     """Return the profile for a pause container of this image that replaces Docker's; "" to keep Docker's.
 
     Only for the pause program of Kubernetes, and for runc, since other OCI runtimes may need other calls. Not on an
     Engine whose only error is EPERM: glibc does not fall back from `clone3` then.
     """
-    if rt.engine.api_version < ENOSYS_API:
+    if api_version < ENOSYS_API:
         return ""
-    info = rt.facts.info()
     is_native = image.architecture == _ARCHITECTURES.get(info.architecture)
     known = image.entrypoint == _ENTRYPOINT and is_native and has_runc_shim(info, runtime)
     return PROFILE if known else ""

@@ -20,6 +20,8 @@ from contextlib import ExitStack, contextmanager
 
 from shim.api.v1 import api_pb2 as pb
 from shim.dockerd.runc import SHIM_GROUP, has_runc_shim, shim_group
+from shim.engine.answers import EngineInfo
+from shim.engine.connection import ApiVersion
 from shim.runtime import Runtime
 from shim.spec.annotations import ANNOTATIONS_API
 from shim.view.records import SandboxRecord
@@ -28,7 +30,9 @@ MOST = 8
 """Containers that share the containerd-shim of their pause container; each further container has a separate one."""
 
 
-def new_shim_group(rt: Runtime, *, namespaces: pb.NamespaceOption, runtime: str) -> dict[str, str]:
+def new_shim_group(
+    info: EngineInfo, *, api_version: ApiVersion, namespaces: pb.NamespaceOption, runtime: str
+) -> dict[str, str]:
     """Return the annotation that makes a pause container the first of a new group.
 
     Return {} if the pod's containers share a PID namespace, if the Engine does not pass annotations on, and for other
@@ -37,7 +41,7 @@ def new_shim_group(rt: Runtime, *, namespaces: pb.NamespaceOption, runtime: str)
     The group's name is random: Docker assigns the sandbox's id only at create, and a container that Docker creates late
     could have the same container name.
     """
-    knows_groups = rt.engine.api_version >= ANNOTATIONS_API and has_runc_shim(rt.facts.info(), runtime)
+    knows_groups = api_version >= ANNOTATIONS_API and has_runc_shim(info, runtime)
     if namespaces.pid != pb.CONTAINER or not knows_groups:
         return {}
     return {SHIM_GROUP: secrets.token_hex(16)}

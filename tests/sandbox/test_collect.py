@@ -19,7 +19,7 @@ from shim.netns.pin import ensure_pinned, is_pinned
 from shim.runtime import Runtime
 from shim.sandbox import collect
 from shim.sandbox.collect import collect_networks
-from shim.sandbox.network import engine_of, netns_path
+from shim.sandbox.network import docker_socket, netns_path
 from tests.checkpoint.samples import INTENT
 from tests.cni.fake_plugins import FakePlugins
 from tests.fakes.engine import FakeEngine
@@ -61,11 +61,11 @@ def attached(rt: Runtime, container_id: str = GONE, **changes: Any) -> Attachmen
     made = Attachment(
         conflist=conflist(),
         container_id=container_id,
-        netns=str(netns_path(rt, container_id)),
+        netns=str(netns_path(rt.config, container_id)),
         ifname="eth0",
         args=[("K8S_POD_NAME", "web")],
         result=RESULT,
-        owner=Owner(docker=engine_of(rt), sandbox="k8s_POD_web_default_uid-web_0"),
+        owner=Owner(docker=docker_socket(rt.config), sandbox="k8s_POD_web_default_uid-web_0"),
     )
     made = msgspec.structs.replace(made, **changes)
     write_cached(rt.config.cni_cache_dir, made, result=made.result)

@@ -120,7 +120,7 @@ def legacy_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
     engine.containers[sandbox].pid = pid
     rt.view.refresh_container(sandbox)
     conflist = {"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "probe"}]}
-    intent = replace(INTENT, conflist=conflist, netns=str(network.netns_path(rt, sandbox)), capabilities={})
+    intent = replace(INTENT, conflist=conflist, netns=str(network.netns_path(rt.config, sandbox)), capabilities={})
     rt.checkpoints.put(replace(CONNECTED, sandbox_id=sandbox, network=intent))
     return sandbox
 

@@ -34,14 +34,14 @@ def test_devices_are_asked_for_by_name_each_once() -> None:
 
 
 def test_known_devices_pass(rt: Runtime, plugged: FakeEngine) -> None:
-    check_cdi_devices(rt, cdi("v.com/gpu=0", "v.com/gpu=0"))
-    check_cdi_devices(rt, [])
+    check_cdi_devices(cdi("v.com/gpu=0", "v.com/gpu=0"), facts=rt.facts, api_version=rt.engine.api_version)
+    check_cdi_devices([], facts=rt.facts, api_version=rt.engine.api_version)
 
 
 @pytest.mark.parametrize("name", ["v.com/gpu=1", "v.com/gpu=2"], ids=["of another driver", "of none"])
 def test_an_unknown_device_is_refused_with_its_first_index(rt: Runtime, plugged: FakeEngine, name: str) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
-        check_cdi_devices(rt, cdi("v.com/gpu=0", name, name))
+        check_cdi_devices(cdi("v.com/gpu=0", name, name), facts=rt.facts, api_version=rt.engine.api_version)
     assert str(refusal.value) == (f"config.CDI_devices[1].name: no specification in /etc/cdi, /run/cdi has {name!r}")
 
 
@@ -55,7 +55,7 @@ def test_create_asks_docker_for_devices_each_time(rt: Runtime, plugged: FakeEngi
 
 def test_an_engine_that_lists_no_devices_decides_itself(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 49)
-    check_cdi_devices(rt, cdi("v.com/gpu=7"))
+    check_cdi_devices(cdi("v.com/gpu=7"), facts=rt.facts, api_version=rt.engine.api_version)
 
 
 @pytest.mark.parametrize("directories", [None, []])
@@ -64,10 +64,10 @@ def test_a_daemon_with_cdi_switched_off_is_refused(
 ) -> None:
     engine.engine_info = EngineInfo(cdi_spec_dirs=directories)
     with pytest.raises(FailedPrecondition, match=r"config\.CDI_devices: CDI is switched off in Docker"):
-        check_cdi_devices(rt, cdi("v.com/gpu=0"))
+        check_cdi_devices(cdi("v.com/gpu=0"), facts=rt.facts, api_version=rt.engine.api_version)
 
 
 def test_an_old_engine_without_cdi_is_refused(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 43)
     with pytest.raises(Unsupported, match=r"^config\.CDI_devices: needs Docker Engine 25\.0 .* speaks 1\.43$"):
-        check_cdi_devices(rt, cdi("v.com/gpu=0"))
+        check_cdi_devices(cdi("v.com/gpu=0"), facts=rt.facts, api_version=rt.engine.api_version)

@@ -31,20 +31,20 @@ def test_host_paths_of_a_container_are_inspected(rt: Runtime, tmp_path: Path) ->
     image = pb.Mount(container_path="/i", image=pb.ImageSpec(image="x"))
 
     sources = host_sources(
-        rt, [host_path(tmp_path / "link"), image, host_path("/", propagation=pb.PROPAGATION_HOST_TO_CONTAINER)]
+        rt.host_fs, [host_path(tmp_path / "link"), image, host_path("/", propagation=pb.PROPAGATION_HOST_TO_CONTAINER)]
     )
 
     assert {index: source.path for index, source in sources.items()} == {0: str(tmp_path / "new"), 2: "/"}
     assert (sources[0].mount is None, sources[2].mount is None) == (True, False)
-    assert device_sources(rt, [pb.Device(host_path="/dev/null")]) == ["/dev/null"]
+    assert device_sources(rt.host_fs, [pb.Device(host_path="/dev/null")]) == ["/dev/null"]
 
 
 def test_an_unusable_host_path_is_named_by_its_field(rt: Runtime, tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(FailedPrecondition, match=r"config\.mounts\[1\]\.host_path .*/dangling: the link"):
-        host_sources(rt, [host_path("/"), host_path(tmp_path / "dangling")])
+        host_sources(rt.host_fs, [host_path("/"), host_path(tmp_path / "dangling")])
     with pytest.raises(FailedPrecondition, match=r"config\.devices\[0\]\.host_path .*/nothing: no such file"):
-        device_sources(rt, [pb.Device(host_path=str(tmp_path / "nothing"))])
+        device_sources(rt.host_fs, [pb.Device(host_path=str(tmp_path / "nothing"))])
 
 
 def localhost(path: object) -> pb.LinuxContainerSecurityContext:
@@ -56,22 +56,22 @@ def localhost(path: object) -> pb.LinuxContainerSecurityContext:
 def test_a_profile_is_read_whole(rt: Runtime, tmp_path: Path, size: int) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(os.urandom(size))
-    assert seccomp_profile(rt, localhost(path)) == path.read_bytes()
+    assert seccomp_profile(rt.host_fs, localhost(path)) == path.read_bytes()
 
 
 def test_a_profile_in_the_deprecated_field_is_read(rt: Runtime, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(b"{}")
     deprecated = pb.LinuxSandboxSecurityContext(seccomp_profile_path=f"localhost/{path}")
-    assert seccomp_profile(rt, deprecated) == b"{}"
-    assert seccomp_profile(rt, pb.LinuxSandboxSecurityContext(seccomp_profile_path="runtime/default")) == b""
+    assert seccomp_profile(rt.host_fs, deprecated) == b"{}"
+    assert seccomp_profile(rt.host_fs, pb.LinuxSandboxSecurityContext(seccomp_profile_path="runtime/default")) == b""
 
 
 def test_a_profile_that_is_too_large_is_refused(rt: Runtime, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(bytes(MAX_PROFILE + 1))
     with pytest.raises(FailedPrecondition, match=rf"\.seccomp: seccomp profile {path}: more than {MAX_PROFILE} bytes"):
-        seccomp_profile(rt, localhost(path))
+        seccomp_profile(rt.host_fs, localhost(path))
 
 
 def test_a_profile_that_changes_while_it_is_read_is_refused(
@@ -89,7 +89,7 @@ def test_a_profile_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(rt.host_fs, "call", call_and_append)
     with pytest.raises(FailedPrecondition, match=rf"\.seccomp: seccomp profile {path}: changed while it was read"):
-        seccomp_profile(rt, localhost(path))
+        seccomp_profile(rt.host_fs, localhost(path))
 
 
 NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -108,7 +108,7 @@ def test_a_profile_that_is_not_a_file_is_refused_at_once(rt: Runtime, kind: str,
     path = tmp_path / "profile.json"
     make(path)
     with pytest.raises(FailedPrecondition, match=rf"security_context\.seccomp: seccomp profile {path}: .*{reason}"):
-        seccomp_profile(rt, localhost(path))
+        seccomp_profile(rt.host_fs, localhost(path))
 
 
 @contextmanager
@@ -130,10 +130,10 @@ def read(path: str, *_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("function", "call"),
     [
-        ("inspect_host_path", lambda rt, path: host_sources(rt, [host_path(path)])),
-        ("inspect_device", lambda rt, path: device_sources(rt, [pb.Device(host_path=path)])),
-        ("read_part", lambda rt, path: seccomp_profile(rt, localhost(path))),
-        ("ensure_directory", lambda rt, path: ensure_host_paths(rt, [host_path(path)], [bind(path, "/x")])),
+        ("inspect_host_path", lambda rt, path: host_sources(rt.host_fs, [host_path(path)])),
+        ("inspect_device", lambda rt, path: device_sources(rt.host_fs, [pb.Device(host_path=path)])),
+        ("read_part", lambda rt, path: seccomp_profile(rt.host_fs, localhost(path))),
+        ("ensure_directory", lambda rt, path: ensure_host_paths(rt.host_fs, [host_path(path)], [bind(path, "/x")])),
     ],
 )
 def test_a_path_that_hangs_is_named_and_bounded(
@@ -152,7 +152,7 @@ def test_a_path_that_hangs_is_named_and_bounded(
 
 
 def ensure(rt: Runtime, mount: pb.Mount, docker: dict[str, Any]) -> None:
-    ensure_host_paths(rt, [mount], [docker, OWN])
+    ensure_host_paths(rt.host_fs, [mount], [docker, OWN])
 
 
 def test_a_missing_host_path_is_created_after_all_checks(rt: Runtime, tmp_path: Path) -> None:
@@ -188,5 +188,5 @@ def test_exactly_the_mounted_path_is_labelled(rt: Runtime, tmp_path: Path, monke
         pb.Mount(container_path="/c", image=pb.ImageSpec(image="x"), selinux_relabel=True),
     ]
     docker = [bind("/a", "/a"), bind("/one", "/b"), {"Type": "image", "Source": "sha256:1"}, OWN]
-    relabel_mounts(rt, asked, docker, label="l")
+    relabel_mounts(rt.host_fs, asked, docker, label="l")
     assert noted.read_text().splitlines() == ["/one {'label': 'l', 'field': 'config.mounts[1]'}"]

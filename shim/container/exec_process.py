@@ -1,7 +1,6 @@
 """The process of an exec: waiting for its end, its exit code, and killing it. Docker offers only the exit code."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
@@ -52,9 +51,6 @@ _ALIVE = frozenset({"running", "paused", "restarting"})
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
 """Seconds between two polls of Docker, which back off exponentially."""
-
-_FAST_SECONDS, _SLOW_PAUSE = 0.2, 0.2
-"""Once output has been closed for _FAST_SECONDS, poll at most five times a second: the process may run on for long."""
 
 
 def run_by_own_exec(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
@@ -166,7 +162,7 @@ def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
     outer, what = deadline.current(), f"wait for Docker's report of the end of container {container_id}"
     try:
         with deadline.bound(REPORT_SECONDS):
-            pauses = _pauses(what, began=time.monotonic())
+            pauses = _pauses(what)
             while (state := rt.engine.inspect_container(container_id).state).status in _ALIVE:
                 next(pauses)
             return state.exit_code
@@ -183,7 +179,7 @@ def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     The kernel reports the end by a pidfd. Raise ShimError if Docker does not report it within REPORT_SECONDS; but if
     the container has ended by then, the process counts as killed.
     """
-    poll_until = partial(_poll_until, rt, exec_id, container_id=container_id, began=time.monotonic())
+    poll_until = partial(_poll_until, rt, exec_id, container_id=container_id)
     found = poll_until(lambda found: found.pid > 0 or not found.running)
     if found.running:
         with open_process(found.pid, what=f"exec {exec_id}") as handle:
@@ -275,10 +271,8 @@ def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: floa
         return found, handle.ends_within(seconds)
 
 
-def _poll_until(
-    rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str, began: float
-) -> ExecInspect:
-    """Poll the state of an exec until it is `wanted`. `began` is when its output ended, by the monotonic clock.
+def _poll_until(rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str) -> ExecInspect:
+    """Poll the state of an exec until it is `wanted`.
 
     After REPORT_SECONDS, report the process as killed if the container has ended, otherwise raise ShimError: a guessed
     result could pass a failed probe or hook. Not DeadlineExceeded, which a kubelet counts as a failed probe; it ignores
@@ -287,7 +281,7 @@ def _poll_until(
     outer, what = deadline.current(), f"wait for Docker's report of exec {exec_id}"
     try:
         with deadline.bound(REPORT_SECONDS):
-            pauses = _pauses(what, began=began)
+            pauses = _pauses(what)
             while not wanted(found := _inspect(rt, exec_id, container_id=container_id)):
                 next(pauses)
             return found
@@ -302,16 +296,14 @@ def _poll_until(
         ) from error
 
 
-def _pauses(what: str, *, began: float) -> Iterator[None]:
-    """Yield after a pause that doubles each time; at least _SLOW_PAUSE once _FAST_SECONDS have passed since `began`.
+def _pauses(what: str) -> Iterator[None]:
+    """Yield after a pause that doubles each time.
 
     Raise Cancelled or DeadlineExceeded for `what` at the end of the current scope.
     """
     seconds, never, scope = _FIRST_PAUSE, threading.Event(), deadline.current()
     while True:
         scope.check(what)
-        if time.monotonic() - began > _FAST_SECONDS:
-            seconds = max(seconds, _SLOW_PAUSE)
         with scope.on_cancel(never.set):
             never.wait(scope.remaining(seconds))
         yield

@@ -15,7 +15,6 @@ from shim.container import exec_process
 from shim.container.exec_process import end_process, last_known_running, wait_ended
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 from shim.domain.ids import ContainerId
-from shim.engine.answers import ExecInspect
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -230,34 +229,6 @@ def test_an_end_that_docker_misses_is_an_error_after_a_backoff(
     assert not isinstance(raised.value, DeadlineExceeded)  # a kubelet would take it for a failed probe
     assert time.monotonic() - began < SECONDS
     assert inspects(engine) < 20  # 10 in the first half second, then 2 a second
-
-
-def test_docker_is_polled_rarely_for_a_process_that_runs_without_output(
-    rt: Runtime,
-    engine: FakeEngine,
-    container: ContainerId,
-    leader: "subprocess.Popen[bytes]",
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(exec_process, "REPORT_SECONDS", 2.0)
-    exec_id = begun(engine, container, pid=leader.pid)
-    asked: list[float] = []
-    inspect_exec = engine.inspect_exec
-
-    def timed(exec_id: str) -> ExecInspect:
-        asked.append(time.monotonic())
-        return inspect_exec(exec_id)
-
-    monkeypatch.setattr(engine, "inspect_exec", timed)
-    ending = threading.Timer(0.4, os.killpg, (leader.pid, 9))
-    ending.start()
-    with pytest.raises(ShimError, match="its exit code is unknown"):
-        wait_ended(rt, exec_id, container_id=container)
-    ending.join()
-
-    late = [at for at in asked if at - asked[0] > 0.2]
-    assert late
-    assert max(sum(0 <= other - at < 1 for other in late) for at in late) <= 5
 
 
 def test_a_process_that_docker_never_reports_is_an_error(

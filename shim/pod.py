@@ -6,7 +6,9 @@ from pathlib import Path
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import root as state
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.checkpoint.store import CheckpointStore
 from shim.cni.result import ResultError, pod_ips, result_from_json
+from shim.config.model import Config
 from shim.domain import names
 from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
@@ -20,14 +22,14 @@ def host_network(config: pb.PodSandboxConfig) -> bool:
     return config.linux.security_context.namespace_options.network == pb.NODE
 
 
-def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
+def is_ready(checkpoints: CheckpointStore, record: SandboxRecord) -> bool:
     """Return whether a sandbox is SANDBOX_READY: pause runs, and the checkpoint records a completed RunPodSandbox.
 
     A cri-dockerd pod has no checkpoint: it is ready if pause runs.
     """
     if not record.state.running or record.legacy:
         return record.state.running
-    checkpoint = rt.checkpoints.get(record.id)
+    checkpoint = checkpoints.get(record.id)
     return checkpoint is not None and checkpoint.ready and not _is_restarted(record, checkpoint)
 
 
@@ -40,7 +42,7 @@ def _is_restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
 def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
     """Return the ready sandbox of an id or unique prefix. Raise NotFound, or FailedPrecondition if it is not ready."""
     record = rt.view.sandbox(sandbox_id)
-    if not is_ready(rt, record):
+    if not is_ready(rt.checkpoints, record):
         raise FailedPrecondition(f"pod sandbox {record.id} is not ready")
     return record
 
@@ -60,16 +62,16 @@ def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
         return []
 
 
-def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
+def resolv_conf_path(settings: Config, *, metadata: pb.PodSandboxMetadata) -> Path:
     """Return the path of the pod's resolv.conf on the host.
 
     Derived from the name, since the file must exist before Docker creates the pause container and assigns its id.
     Hashed, since a sandbox name may be too long for a file name.
     """
     digest = hashlib.sha256(names.sandbox_name(metadata).encode()).hexdigest()
-    return resolv_conf_directory(rt) / digest[:32]
+    return resolv_conf_directory(settings) / digest[:32]
 
 
-def resolv_conf_directory(rt: Runtime) -> Path:
+def resolv_conf_directory(settings: Config) -> Path:
     """Return the directory of all pods' resolv.conf files."""
-    return rt.config.root_directory / state.RESOLV_CONF
+    return settings.root_directory / state.RESOLV_CONF

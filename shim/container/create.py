@@ -180,7 +180,7 @@ def _create_context(
         labels=labels.container_labels(
             with_image_refs(config, volumes), name=name, sandbox_id=sandbox.id, log_path=log_path
         ),
-        resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
+        resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt.config, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=recursive_read_only,

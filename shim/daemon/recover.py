@@ -92,10 +92,10 @@ def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:
         return
     rt.checkpoints.put(checkpoint)
     log.info("rebuilt checkpoint of pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
-    if not record.legacy and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
+    if not record.legacy and not pod.resolv_conf_path(rt.config, metadata=record.config.metadata).exists():
         # The file was lost together with the checkpoint; without it no further container could be created in the pod.
-        dns.ensure_pod_resolv_conf(rt, record.config)
-        dns.label_pod_resolv_conf(rt, record)
+        dns.ensure_pod_resolv_conf(rt.config, record.config)
+        dns.label_pod_resolv_conf(rt.config, record)
 
 
 def restore_limits(rt: Runtime) -> None:
@@ -176,8 +176,8 @@ def remove_orphaned_files(rt: Runtime) -> None:
         known_ids = {record.id for record in rt.view.records().values()}
         orders.keep_only(directory, known_ids, before=rt.server.started_at)
     restoring.keep_only(rt, {record.id for record in rt.view.containers()}, before=rt.server.started_at)
-    known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
-    for path in pod.resolv_conf_directory(rt).glob("*"):
+    known = {pod.resolv_conf_path(rt.config, metadata=record.config.metadata) for record in sandboxes(rt)}
+    for path in pod.resolv_conf_directory(rt.config).glob("*"):
         if path in known:
             continue
         try:

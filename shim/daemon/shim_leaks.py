@@ -96,4 +96,4 @@ class ShimLeaks:
 
 def maker_of(rt: Runtime) -> Maker:
     """Return how containerd's records identify the containers of this server."""
-    return Maker(docker_root=Path(rt.facts.info().docker_root_dir), resolv_conf=pod.resolv_conf_directory(rt))
+    return Maker(docker_root=Path(rt.facts.info().docker_root_dir), resolv_conf=pod.resolv_conf_directory(rt.config))

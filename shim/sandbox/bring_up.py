@@ -162,5 +162,5 @@ def _finish_start(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodS
     # Docker may have written to the mounted resolv.conf while it set up its networking.
     record = rt.view.sandbox(checkpoint.sandbox_id)
     rt.tasks.learn(record.exec_root)
-    dns.ensure_pod_resolv_conf(rt, config)
-    dns.label_pod_resolv_conf(rt, record)
+    dns.ensure_pod_resolv_conf(rt.config, config)
+    dns.label_pod_resolv_conf(rt.config, record)

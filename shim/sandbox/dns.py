@@ -9,8 +9,8 @@ from pathlib import Path
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import failing_as, read_regular
+from shim.config.model import Config
 from shim.hostfs.relabel import label_file
-from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
@@ -62,16 +62,16 @@ def _has(path: Path, content: bytes) -> bool:
         return False  # the write that follows reports the error
 
 
-def ensure_pod_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
+def ensure_pod_resolv_conf(settings: Config, config: pb.PodSandboxConfig) -> None:
     """Write the file of a pod unless it has the right content. Raise ShimError on failure."""
     wanted = resolv_conf(config.dns_config if config.HasField("dns_config") else None)
-    write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
+    write_resolv_conf(pod.resolv_conf_path(settings, metadata=config.metadata), wanted)
 
 
-def label_pod_resolv_conf(rt: Runtime, record: SandboxRecord) -> None:
+def label_pod_resolv_conf(settings: Config, record: SandboxRecord) -> None:
     """Label the file for a pod that SELinux confines: Docker labels only files that it creates itself."""
     if record.mount_label:
-        label_file(pod.resolv_conf_path(rt, metadata=record.config.metadata), label=record.mount_label)
+        label_file(pod.resolv_conf_path(settings, metadata=record.config.metadata), label=record.mount_label)
 
 
 def remove_resolv_conf(path: Path) -> None:

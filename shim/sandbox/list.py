@@ -2,6 +2,7 @@
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.store import CheckpointStore
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.view.queries import filter_sandboxes
@@ -20,13 +21,13 @@ def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.Pod
     return listed
 
 
-def sandbox_state(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxState:
+def sandbox_state(checkpoints: CheckpointStore, record: SandboxRecord) -> pb.PodSandboxState:
     """Return SANDBOX_READY or SANDBOX_NOTREADY."""
-    return pb.SANDBOX_READY if pod.is_ready(rt, record) else pb.SANDBOX_NOTREADY
+    return pb.SANDBOX_READY if pod.is_ready(checkpoints, record) else pb.SANDBOX_NOTREADY
 
 
 def _message(rt: Runtime, record: SandboxRecord) -> pb.PodSandbox:
     message = pb.PodSandbox()
     message.CopyFrom(record.listed)
-    message.state = sandbox_state(rt, record)
+    message.state = sandbox_state(rt.checkpoints, record)
     return message

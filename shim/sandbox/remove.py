@@ -33,7 +33,7 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     pod_is_removed(rt, record)
     ensure_removed(rt, record.id)
     if not record.legacy and not _has_twin(rt, record):
-        dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
+        dns.remove_resolv_conf(pod.resolv_conf_path(rt.config, metadata=record.config.metadata))
     if record.legacy:
         remove_cri_dockerd_files(rt, record.id)
     rt.checkpoints.delete(record.id)

@@ -94,7 +94,7 @@ def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler
     check_takes_orders(rt.facts.info(), runtime=defaults.runtime, field="runtime_handler")
     name = names.sandbox_name(config.metadata)
     for record in sandboxes(rt):
-        if names.sandbox_name(record.config.metadata) == name and pod.is_ready(rt, record):
+        if names.sandbox_name(record.config.metadata) == name and pod.is_ready(rt.checkpoints, record):
             raise AlreadyExists(f"config.metadata: pod sandbox {record.id} has this name, namespace, uid and attempt")
 
 

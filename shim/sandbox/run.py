@@ -48,7 +48,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
     name = names.sandbox_name(config.metadata)
     with rt.locks.sandbox(name):
         for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
-            if pod.is_ready(rt, earlier):
+            if pod.is_ready(rt.checkpoints, earlier):
                 log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
@@ -93,7 +93,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         image_id=image.id,
         user=_user(rt, config=config, image_id=image.id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
-        resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
+        resolv_conf=str(pod.resolv_conf_path(rt.config, metadata=config.metadata)),
         defaults=defaults,
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
         seccomp_profile=seccomp_profile(rt.host_fs, security),
@@ -106,8 +106,10 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     )
     profile = pause_profile(image, info=info, api_version=api_version, runtime=defaults.runtime)
     body = pause_body(config, ctx, profile=profile)
-    rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
-    dns.ensure_pod_resolv_conf(rt, config)
+    rollback.undo(
+        "its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt.config, metadata=config.metadata))
+    )
+    dns.ensure_pod_resolv_conf(rt.config, config)
     made: list[str] = []
     rollback.undo("its pause container", lambda: _remove_pause(rt, metadata=config.metadata, made=made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
@@ -141,7 +143,7 @@ def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     with deadline.bound(deferred_checks.CHECK_SECONDS), rt.locks.sandbox(name):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
             return False
-        dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))
+        dns.remove_resolv_conf(pod.resolv_conf_path(rt.config, metadata=metadata))
         return True
 
 

@@ -41,7 +41,7 @@ def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxS
     return pb.PodSandboxStatus(
         id=record.id,
         metadata=record.config.metadata,
-        state=sandbox_state(rt, record),
+        state=sandbox_state(rt.checkpoints, record),
         created_at=record.state.created_at,
         network=_network(rt, record),
         linux=pb.LinuxPodSandboxStatus(namespaces=pb.Namespace(options=options)),

@@ -103,7 +103,7 @@ def has_group(record: SandboxRecord) -> bool:
 
 def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
     """Return the sandboxes that have stats: the ready sandboxes."""
-    return [record for record in rt.view.sandboxes() if pod.is_ready(rt, record)]
+    return [record for record in rt.view.sandboxes() if pod.is_ready(rt.checkpoints, record)]
 
 
 def running_containers(rt: Runtime, *, sandbox_id: SandboxId | None = None) -> list[ContainerRecord]:

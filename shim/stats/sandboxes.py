@@ -43,7 +43,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     """
     rt.stats_cache.sandbox_stats.touch()
     fitting = filter_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
-    ready = (record for record in fitting if pod.is_ready(rt, record))
+    ready = (record for record in fitting if pod.is_ready(rt.checkpoints, record))
     found = (_stats_for_list(rt, record) for record in ready)
     return [stats for stats in found if stats is not None]
 

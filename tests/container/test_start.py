@@ -292,7 +292,7 @@ def test_starts_of_a_pod_are_limited(rt: Runtime, engine: FakeEngine) -> None:
             starts = [pool.submit(start_container, rt, container_id=each) for each in made]
             wait_until(lambda: any("starts" in str(row["lock"]) and row["waiting"] == late for row in rt.locks.rows()))
             stop = pool.submit(stop_pod_sandbox, rt, sandbox_id=sandbox)
-            wait_until(lambda: not is_ready(rt, rt.view.sandbox(sandbox)))
+            wait_until(lambda: not is_ready(rt.checkpoints, rt.view.sandbox(sandbox)))
         stop.result()
         for start in starts:
             with pytest.raises(FailedPrecondition):

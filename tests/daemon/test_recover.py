@@ -37,19 +37,19 @@ from tests.waits import wait_until
 
 def test_resolv_conf_without_a_pod_is_removed(rt: Runtime) -> None:
     ready_pod(rt)
-    [known] = pod.resolv_conf_directory(rt).iterdir()
-    orphan = pod.resolv_conf_directory(rt) / "orphan"
+    [known] = pod.resolv_conf_directory(rt.config).iterdir()
+    orphan = pod.resolv_conf_directory(rt.config) / "orphan"
     orphan.touch()
     for path in (known, orphan):
         os.utime(path, (rt.server.started_at - 60, rt.server.started_at - 60))
 
     remove_orphaned_files(rt)
 
-    assert list(pod.resolv_conf_directory(rt).iterdir()) == [known]
+    assert list(pod.resolv_conf_directory(rt.config).iterdir()) == [known]
 
 
 def test_resolv_conf_of_a_request_in_flight_stays(rt: Runtime) -> None:
-    directory = pod.resolv_conf_directory(rt)
+    directory = pod.resolv_conf_directory(rt.config)
     directory.mkdir()
     (directory / "just-begun").touch()
     os.utime(directory / "just-begun", (time.time(), time.time()))
@@ -60,7 +60,7 @@ def test_resolv_conf_of_a_request_in_flight_stays(rt: Runtime) -> None:
 
 
 def test_earlier_resolv_conf_reused_by_a_request_stays(rt: Runtime) -> None:
-    path = pod.resolv_conf_directory(rt) / "just-found"
+    path = pod.resolv_conf_directory(rt.config) / "just-found"
     write_resolv_conf(path, b"nameserver 10.0.0.10\n")
     os.utime(path, (1, 1))
     inode = path.stat().st_ino
@@ -72,7 +72,7 @@ def test_earlier_resolv_conf_reused_by_a_request_stays(rt: Runtime) -> None:
 
 
 def test_failed_removal_does_not_stop_other_removals(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = pod.resolv_conf_directory(rt)
+    directory = pod.resolv_conf_directory(rt.config)
     for name in ("a", "c"):
         (directory / name).mkdir(parents=True)
     for name in ("b", "d", "gone"):
@@ -89,7 +89,7 @@ def test_failed_removal_does_not_stop_other_removals(rt: Runtime, monkeypatch: p
 def test_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
-    assert not pod.resolv_conf_directory(rt).exists()
+    assert not pod.resolv_conf_directory(rt.config).exists()
 
 
 def test_the_container_of_an_interrupted_inspection_is_removed(rt: Runtime, engine: FakeEngine) -> None:

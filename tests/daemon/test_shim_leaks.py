@@ -24,7 +24,7 @@ def leaks(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> ShimLeaks:
 
 def task(rt: Runtime, home: Path, *, resolv_conf: Path | None = None) -> Path:
     root = maker_of(rt).docker_root
-    ours = pod.resolv_conf_directory(rt)
+    ours = pod.resolv_conf_directory(rt.config)
     return make_task(home / "moby/app", address=home / "a.sock", docker_root=root, resolv_conf=resolv_conf or ours)
 
 

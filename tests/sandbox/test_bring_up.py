@@ -163,7 +163,7 @@ def test_a_pod_is_attached_before_its_start_is_answered(
     sandbox = run(rt)
 
     assert verbs(fakes) == ["ADD"]
-    assert pod.is_ready(rt, rt.view.sandbox(sandbox))
+    assert pod.is_ready(rt.checkpoints, rt.view.sandbox(sandbox))
     (call,) = fakes.calls
     assert Path(call.environment["CNI_NETNS"]).stat().st_ino == namespace(engine.containers[sandbox].pid)
     before = CheckpointStore(tmp_path / "seen").get(sandbox)

@@ -68,7 +68,7 @@ def restarted(rt: Runtime) -> Runtime:
 
 
 def is_ready(rt: Runtime, sandbox: SandboxId) -> bool:
-    return pod.is_ready(rt, rt.view.sandbox(sandbox))
+    return pod.is_ready(rt.checkpoints, rt.view.sandbox(sandbox))
 
 
 def ip_of(rt: Runtime, sandbox: SandboxId) -> str:
@@ -135,7 +135,7 @@ def test_a_pod_stays_ready_after_its_state_directory_was_cleared(rt: Runtime, en
     rt = restarted(rt)
     assert is_ready(rt, sandbox)
     start_container(rt, container_id=container)
-    assert [path.read_bytes() for path in pod.resolv_conf_directory(rt).iterdir()] == [dns.resolv_conf(None)]
+    assert [path.read_bytes() for path in pod.resolv_conf_directory(rt.config).iterdir()] == [dns.resolv_conf(None)]
 
 
 def test_a_pod_during_its_add_is_not_ready_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:

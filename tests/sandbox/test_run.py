@@ -25,7 +25,7 @@ from tests.waits import wait_until
 def test_a_sandbox_is_ready_and_known_when_run_returns(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     record = rt.view.sandbox(sandbox)
-    assert pod.is_ready(rt, record)
+    assert pod.is_ready(rt.checkpoints, record)
     assert record.name == "k8s_POD_web_default_uid-web_0"
     assert record.config == pod_config()
     checkpoint = rt.checkpoints.get(sandbox)
@@ -57,7 +57,7 @@ def test_a_failed_step_leaves_nothing_behind(step: str, rt: Runtime, engine: Fak
     assert engine.containers == {}
     assert rt.checkpoints.all() == []
     assert list((rt.config.root_directory / "resolv-conf").iterdir()) == []
-    assert pod.is_ready(rt, rt.view.sandbox(ready_pod(rt)))
+    assert pod.is_ready(rt.checkpoints, rt.view.sandbox(ready_pod(rt)))
 
 
 def test_a_sandbox_that_cannot_be_undone_stays_listed(rt: Runtime, engine: FakeEngine) -> None:
@@ -68,7 +68,7 @@ def test_a_sandbox_that_cannot_be_undone_stays_listed(rt: Runtime, engine: FakeE
     assert any("undo of its pause container failed: busy" in note for note in caught.value.__notes__)
     (left,) = engine.containers
     rt.view.refresh_container(left)
-    assert not pod.is_ready(rt, rt.view.sandbox(left))
+    assert not pod.is_ready(rt.checkpoints, rt.view.sandbox(left))
     assert ready_pod(rt) != left
     assert left not in engine.containers
 
@@ -162,7 +162,9 @@ def test_the_resolv_conf_of_a_confined_pod_is_labelled(
     engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
     ready_pod(rt, "confined")
 
-    free, confined = (pod.resolv_conf_path(rt, metadata=pod_config(name).metadata) for name in ("free", "confined"))
+    free, confined = (
+        pod.resolv_conf_path(rt.config, metadata=pod_config(name).metadata) for name in ("free", "confined")
+    )
     assert xattr not in os.listxattr(free)
     assert os.getxattr(confined, xattr).decode() == engine.mount_label
 

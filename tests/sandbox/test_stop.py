@@ -66,7 +66,7 @@ def test_everything_in_the_pod_ends(rt: Runtime) -> None:
     ended, never_started = running(rt, sandbox, "a"), created(rt, sandbox, "b")
     other = running(rt, ready_pod(rt, "other"))
     stop_pod_sandbox(rt, sandbox_id=sandbox)
-    assert sandbox_state(rt, rt.view.sandbox(sandbox)) == pb.SANDBOX_NOTREADY
+    assert sandbox_state(rt.checkpoints, rt.view.sandbox(sandbox)) == pb.SANDBOX_NOTREADY
     assert rt.view.container(ended).state.phase == pb.CONTAINER_EXITED
     assert rt.view.container(never_started).state.phase == pb.CONTAINER_CREATED
     assert rt.view.container(other).state.running

@@ -94,7 +94,9 @@ class SpdyClient:
         for event in events:
             self._take(event)
         if not self.over:
-            self.flush()
+            # The server may have closed the connection after its last bytes, which are still to be read.
+            with suppress(BrokenPipeError):
+                self.flush()
 
     def _take(self, event: Event) -> None:
         match event:

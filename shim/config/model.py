@@ -28,9 +28,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the Docker Engine listens: `unix:///path`. The Engine must run on this machine."""
 
     root_directory: Annotated[Path, forms.PRIVATE_DIRECTORY] = Path("/var/lib/pydockershim")
-    """State that must survive a restart (mode 0700): checkpoints in `sandboxes`, each pod's file in `resolv-conf`,
-    limits that Docker cannot keep in `limits`, `pod-cidr`, Docker's last known version and cgroup driver in
-    `engine.json`, and `lock`, which keeps a second server out."""
+    """State that must survive a restart (mode 0700), such as checkpoints of pods, and a lock that keeps a second server
+    out."""
 
     netns_directory: Path = Path("/run/netns")
     """Where each pod's network namespace is pinned, as `cri-<sandbox id>`."""
@@ -53,17 +52,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory of the credential provider plugins that the file names."""
 
     image_pull_progress_deadline: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero="no limit")] = 60.0
-    """Seconds without progress (download or extraction) after which a pull is aborted; 0 waits forever. While Docker
-    queues the pull behind others the limit is ten times as long, and sixty times while this server's other pulls make
-    progress."""
+    """Seconds without progress (download or extraction) after which a pull is aborted; ten times as long while Docker
+    queues the pull behind others, and sixty times while other pulls of this server make progress."""
 
     runtime_request_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero=forms.DEFAULT)] = 120.0
-    """Time limit of a call to Docker in seconds, in addition to a grace period that is part of the call; 0 is the
-    default."""
+    """Seconds that a call to Docker may take, in addition to a grace period that is part of the call."""
 
     own_exec: bool = True
-    """Run the commands of exec, probes and hooks without Docker where that gives the same process, at a fifth of the
-    cost. False leaves all of them to Docker."""
+    """Run the commands of exec, probes and hooks without Docker where that gives the same process, at a fifth of
+    the cost."""
 
     cni_conf_dir: Path = Path("/etc/cni/net.d")
     """Directory of CNI configurations; the first valid file in name order is used."""
@@ -84,7 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cni_gc_interval: Annotated[
         float, forms.seconds(least=forms.MIN_SECONDS, zero="no clean-up, not even at the start")
     ] = 600.0
-    """Seconds between clean-ups of networks that no longer belong to a pod; the first is at the start."""
+    """Seconds between clean-ups of networks without a pod; the first is at the start."""
 
     network_plugin: Annotated[NetworkPlugin, forms.NETWORK_PLUGIN] = "cni"
     """How pods get their network: `cni`, or `none` for only a loopback interface."""
@@ -109,7 +106,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether streaming may be served without TLS on a non-loopback address."""
 
     streaming_idle_timeout: Annotated[float, forms.seconds(least=forms.MIN_SECONDS, zero="no limit")] = 14400.0
-    """Seconds without traffic in either direction after which a session is ended; 0 waits forever."""
+    """Seconds without traffic in either direction after which a session is ended."""
 
     streaming_creation_timeout: Annotated[float, forms.seconds(least=1)] = 30.0
     """Seconds a client has to open the streams of its session."""

@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo run
+.PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
 .PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
@@ -145,6 +145,9 @@ dashboard-pictures: venv ## draw docs/pictures from that, and write docs/dashboa
 
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)
+
+demo-picture: venv ## record the demo as docs/pictures/demo.svg, which README shows (root)
+	$(HOST) $(PY) -u -m integration.demo 2>&1 | $(PY) -m integration.demo_picture docs/pictures/demo.svg
 
 run: venv ## set up this machine and keep the server in the foreground (root)
 	$(HOST) $(PY) -m integration.demo --serve $(ARGS)

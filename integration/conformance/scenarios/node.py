@@ -1,12 +1,22 @@
 """The node itself: what it reports of itself, and its parts that are restarted under running pods."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import docker
 
 from integration.conformance.cluster import SHUTDOWN_SECONDS, condition
 from integration.conformance.pleg import streams
 from integration.conformance.scenario import Case, Skipped, container, eventually, pod, scenario
+from integration.node import images
+
+_BUILT = "built.example"
+_MANY_IMAGES = 3000
+_COLLECTION_SECONDS = 600.0
+"""The kubelet begins a collection every five minutes."""
 
 
 @scenario()
@@ -21,20 +31,30 @@ def node_reports_its_runtime(case: Case) -> None:
 @scenario(alone=True, since=(1, 28))
 def kubelet_takes_the_cgroup_driver_from_the_server(case: Case) -> None:
     """Whatever its configuration says."""
-    file = case.cluster.home / "kubelet.json"
-    before = file.read_text()
     other = {"cgroupfs": "systemd", "systemd": "cgroupfs"}[case.cluster.served.engine.cgroup_driver]
-    _stop_kubelet(case)
-    file.write_text(json.dumps({**json.loads(before), "cgroupDriver": other}))
-    try:
-        case.cluster.start_kubelet()
+    with _kubelet_with(case, cgroupDriver=other):
         case.run(pod("p"))
         log = case.cluster.kubelet.log.read_text()
         assert "Using cgroup driver setting received from the CRI runtime" in log
-    finally:
-        _stop_kubelet(case)
-        file.write_text(before)
-        case.cluster.start_kubelet()
+
+
+@scenario(alone=True)
+def unused_images_are_collected_by_the_thousand(case: Case) -> None:
+    """The kubelet is to free a disk that others fill; pods start meanwhile, and the images of containers stay."""
+    api = case.cluster.served.engine.api
+    case.run(pod("p"))
+    images.load_many(api, [f"{_BUILT}/build:{number}" for number in range(_MANY_IMAGES)])
+    # Each collection is after all that is unused: the disk is never so empty.
+    with _kubelet_with(case, imageGCHighThresholdPercent=1, imageGCLowThresholdPercent=0, imageMinimumGCAge="1s"):
+        eventually(lambda: _built(api) < _MANY_IMAGES, lambda: _built(api), seconds=_COLLECTION_SECONDS)
+        case.run(pod("q"))
+        eventually(lambda: not _built(api), lambda: _built(api), seconds=_COLLECTION_SECONDS)
+        assert case.is_ready("p")
+        assert case.exec("p", "echo", "here") == "here\n"
+
+
+def _built(api: docker.APIClient) -> int:
+    return len(api.images(name=f"{_BUILT}/build", quiet=True))
 
 
 @scenario(alone=True)
@@ -131,6 +151,22 @@ def events_reach_a_kubelet_that_asks_for_them(case: Case) -> None:
     case.run(pod("p"))
     found = streams(case.kubectl)
     assert found.in_use, found
+
+
+@contextmanager
+def _kubelet_with(case: Case, **settings: object) -> Iterator[None]:
+    """Run the kubelet with other settings inside the block."""
+    file = case.cluster.home / "kubelet.json"
+    before = file.read_text()
+    _stop_kubelet(case)
+    file.write_text(json.dumps({**json.loads(before), **settings}))
+    try:
+        case.cluster.start_kubelet()
+        yield
+    finally:
+        _stop_kubelet(case)
+        file.write_text(before)
+        case.cluster.start_kubelet()
 
 
 def _stop_kubelet(case: Case) -> None:

@@ -216,7 +216,7 @@ def test_container_without_a_sound_order_does_not_start(served: Served, kubelet:
         case "missing":
             order.unlink()
         case "damaged":
-            order.write_bytes(content.replace(b"655360", b"000000"))
+            order.write_bytes(content.replace(str(FIRST).encode(), b"0" * len(str(FIRST))))
         case "newer":
             order.write_bytes(re.sub(rb"^1 ", b"2 ", content))
         case _:

@@ -14,8 +14,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.root import ORDERS
 
 SIZE = 1 << 16
-FIRST = 10 * SIZE
-"""The host's id of root in the pods here."""
+FIRST = 40_000 * SIZE
+"""The host's id of root in the pods here: a kubelet gives out ranges up to the highest ids, above 2^31 as well."""
 IMAGE_USER = 1000
 """A user of the image."""
 

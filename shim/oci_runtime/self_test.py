@@ -13,8 +13,8 @@ from shim.oci_runtime.user_namespace import mapping_of
 
 _NAME = "pydockershim-self-test"
 _MOUNT_POINTS = ("/merged", "/memory")
-_OWNER = 1 << 20
-"""Host id of root in the test's namespace; the value is arbitrary."""
+_OWNER = 40_000 << 16
+"""Host id of root in the test's namespace: a kubelet gives out ranges up to the highest ids, above 2^31 as well."""
 
 
 def run(store: str) -> None:

@@ -23,6 +23,9 @@ command (execve(2)), and Docker's answers about such a container would exceed `s
 
 MAX_PORT = (1 << 16) - 1
 
+_HOST_IDS = (1 << 32) - 1
+"""Ids that user namespaces can map: all but the highest, which the kernel uses for "no id" (user_namespaces(7))."""
+
 MAX_FORWARDED_PORTS = 128
 """Ports of a PortForward: a WebSocket connection has two channels for each port, and a byte to name a channel."""
 
@@ -149,9 +152,9 @@ def _user_namespace(options: pb.NamespaceOption, *, field: str) -> None:
         if len(mappings) != 1:
             raise InvalidArgument(f"{field}.userns_options.{name} must be one mapping, not {len(mappings)}")
         mapping = mappings[0]
-        if mapping.container_id != 0 or not mapping.length or mapping.host_id + mapping.length > MAX_ID + 1:
+        if mapping.container_id != 0 or not mapping.length or mapping.host_id + mapping.length > _HOST_IDS:
             raise InvalidArgument(
-                f"{field}.userns_options.{name}[0] must map ids from 0 on to a range below {MAX_ID + 1}: it has "
+                f"{field}.userns_options.{name}[0] must map ids from 0 on to a range below {_HOST_IDS}: it has "
                 f"container_id {mapping.container_id}, host_id {mapping.host_id}, length {mapping.length}"
             )
     for name in ("pid", "ipc"):

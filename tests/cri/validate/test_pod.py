@@ -246,7 +246,7 @@ def with_user_namespace(change: Callable[[pb.NamespaceOption], object]) -> Chang
         (lambda o: o.userns_options.ClearField("gids"), "userns_options.gids must be one mapping"),
         (lambda o: setattr(o.userns_options.uids[0], "container_id", 1), "userns_options.uids[0] must map ids from 0"),
         (lambda o: setattr(o.userns_options.gids[0], "length", 0), "userns_options.gids[0] must map ids from 0"),
-        (lambda o: setattr(o.userns_options.gids[0], "host_id", (1 << 32) - 1), "userns_options.gids[0] must map ids"),
+        (lambda o: setattr(o.userns_options.gids[0], "host_id", 65535 << 16), "userns_options.gids[0] must map ids"),
         (lambda o: setattr(o, "pid", pb.NODE), "pid must not be NODE in a user namespace"),
         (lambda o: setattr(o, "ipc", pb.NODE), "ipc must not be NODE in a user namespace"),
     ],
@@ -254,6 +254,12 @@ def with_user_namespace(change: Callable[[pb.NamespaceOption], object]) -> Chang
 def test_invalid_user_namespaces_are_refused(change: Callable[[pb.NamespaceOption], object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         check(with_user_namespace(change))
+
+
+def test_a_user_namespace_may_have_the_highest_ids_that_the_kernel_maps() -> None:
+    """A kubelet chooses from all ranges of 65,536 ids, half of which are above 2^31."""
+    highest = (1 << 32) - (2 << 16)
+    check(with_user_namespace(lambda o: setattr(o.userns_options.uids[0], "host_id", highest)))
 
 
 def test_a_user_namespace_may_use_the_host_network() -> None:

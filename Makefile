@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-checkpoints bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
@@ -157,6 +157,10 @@ bench: venv ## times of the calls beside the floor of Docker and CNI alone, ARGS
 	$(ISOLATED) --disk $(PY) -m integration.bench.building
 	$(ISOLATED) --disk $(PY) -m integration.bench.fifty
 	$(ISOLATED) --disk $(PY) -m integration.bench.user_namespaces
+	$(ISOLATED) --disk $(PY) -m integration.bench.checkpoints
+
+bench-checkpoints: venv ## pods moved by a checkpoint beside runc's own, ARGS="--rounds N" (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.checkpoints $(ARGS)
 
 bench-user-namespaces: venv ## the start of pods in user namespaces beside others, ARGS="--engine E --rounds N" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.user_namespaces $(ARGS)

@@ -21,5 +21,6 @@ sick      reads beside many waits, and restarts of a busy node
 logs      the log process
 stats     stats and metrics with many pods
 streaming exec and port-forward
+checkpoints pods moved by a checkpoint
 user_namespaces pods in user namespaces, and others beside the OCI runtime
 """

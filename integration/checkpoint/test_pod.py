@@ -63,7 +63,7 @@ class Migration:
 
     def count(self, container: str) -> int:
         """Return how far a container has counted."""
-        return int(self.kubelet.inside(container, "cat /state") or 0)
+        return int(self.kubelet.inside(container, "cat /state 2> /dev/null") or 0)
 
     def wait_past(self, container: str, number: int) -> None:
         """Wait until a container has counted beyond a number."""

@@ -4,6 +4,7 @@ On other engines, under other runtimes, in shared PID namespaces and beyond a nu
 its own, and all that is checked here is the same.
 """
 
+import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from shim.spec.shim_group import MOST
 
 MANY = 20
 AT_ONCE = 5
+CRI = "io.kubernetes.cri."
 OTHER = "other"
 """A runtime that the administrator has added."""
 _COMMAND = ("sh", "-c", "trap 'exit $CODE' TERM; sleep 3600 & wait")
@@ -224,3 +226,31 @@ def test_a_runtime_that_was_added_keeps_a_shim_for_each_container(lasting: Serve
 
     assert len(shims_of(lasting, [pod.id, container])) == 2
     assert is_up(kubelet, container)
+
+
+def cri_annotations(served: Served, container_id: str) -> dict[str, str]:
+    """Return the annotations in the OCI configuration of a container by which containerd names it."""
+    bundles = served.engine.home / "exec/containerd/daemon/io.containerd.runtime.v2.task/moby"
+    spec = json.loads((bundles / container_id / "config.json").read_text())
+    found = spec.get("annotations") or {}
+    return {key.removeprefix(CRI): text for key, text in found.items() if key.startswith(CRI)}
+
+
+def test_another_runtime_finds_the_sandbox_of_a_container(lasting: Served, kubelet: Kubelet) -> None:
+    if lasting.engine.name == "20.10":
+        pytest.skip("the engine has no annotations")
+    pod = new_pod(kubelet, handler=OTHER)
+    container = sleeping(kubelet, pod)
+    of_pod = {"sandbox-name": pod.config.metadata.name, "sandbox-uid": pod.config.metadata.uid}
+    of_pod["sandbox-namespace"] = pod.config.metadata.namespace
+    assert cri_annotations(lasting, pod.id) == {"container-type": "sandbox", **of_pod}
+    name = lasting.cri.container_status(container).metadata.name
+    assert cri_annotations(lasting, container) == {
+        "container-type": "container",
+        "container-name": name,
+        "image-name": kubelet.image,
+        "sandbox-id": pod.id,
+        **of_pod,
+    }
+    plain = new_pod(kubelet)
+    assert cri_annotations(lasting, plain.id) == cri_annotations(lasting, sleeping(kubelet, plain)) == {}

@@ -15,6 +15,7 @@ from shim.criu.checkpoint import Task, carry_out, new_work, read_task
 from shim.criu.order import ContainerOrder, Source
 from shim.criu.program import search_path
 from shim.runtime import Runtime
+from shim.spec.annotations import container_names
 from shim.view.records import ContainerRecord, SandboxRecord
 
 DEFAULT_SECONDS = 600.0
@@ -79,16 +80,9 @@ def _config(record: ContainerRecord, task: Task) -> dict[str, object]:
 
 def _spec(record: ContainerRecord, sandbox: SandboxRecord, task: Task) -> Mapping[str, Any]:
     """Return the container's configuration of OCI, with the annotations by which containerd names a container."""
-    pod = sandbox.config.metadata
-    names = {
-        "io.kubernetes.cri.container-type": "container",
-        "io.kubernetes.cri.container-name": record.config.metadata.name,
-        "io.kubernetes.cri.image-name": record.image_spec.image,
-        "io.kubernetes.cri.sandbox-id": record.sandbox_id,
-        "io.kubernetes.cri.sandbox-name": pod.name,
-        "io.kubernetes.cri.sandbox-namespace": pod.namespace,
-        "io.kubernetes.cri.sandbox-uid": pod.uid,
-    }
+    names = container_names(
+        record.config, image=record.image_spec.image, pod=sandbox.config.metadata, sandbox_id=record.sandbox_id
+    )
     return {**task.config, "annotations": {**(task.config.get("annotations") or {}), **names}}
 
 

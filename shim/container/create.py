@@ -25,7 +25,7 @@ from shim.hooks.containers import container_is_removed
 from shim.image.accounts import accounts_of
 from shim.image.find import find_image
 from shim.runtime import Runtime
-from shim.spec.annotations import container_annotations
+from shim.spec.annotations import container_annotations, container_names, for_sandboxed
 from shim.spec.cdi import check_cdi_devices
 from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import host_defaults
@@ -189,10 +189,21 @@ def _create_context(
         image_mounts=docker_image_mounts(volumes),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
         seccomp_profile=b"" if context.privileged else seccomp_profile(rt.host_fs, context),
-        oci_annotations=container_annotations(
-            config, pod=sandbox.config, settings=rt.config, api_version=rt.engine.api_version
-        ),
+        oci_annotations={
+            **container_annotations(config, pod=sandbox.config, settings=rt.config, api_version=rt.engine.api_version),
+            **for_sandboxed(
+                _names(config, sandbox=sandbox),
+                info=rt.facts.info(),
+                runtime=defaults.runtime,
+                api_version=rt.engine.api_version,
+            ),
+        },
     )
+
+
+def _names(config: pb.ContainerConfig, *, sandbox: SandboxRecord) -> dict[str, str]:
+    image = config.image.user_specified_image or config.image.image
+    return container_names(config, image=image, pod=sandbox.config.metadata, sandbox_id=sandbox.id)
 
 
 def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:

@@ -25,7 +25,7 @@ from shim.sandbox.bring_up import bring_up
 from shim.sandbox.find import sandboxes
 from shim.sandbox.pause_exit import remove_pause
 from shim.sandbox.remove import remove_record
-from shim.spec.annotations import sandbox_annotations
+from shim.spec.annotations import for_sandboxed, sandbox_annotations, sandbox_names
 from shim.spec.defaults import CreateContext, host_defaults
 from shim.spec.host_calls import seccomp_profile
 from shim.spec.order import order_container
@@ -99,6 +99,9 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         seccomp_profile=seccomp_profile(rt.host_fs, security),
         oci_annotations={
             **sandbox_annotations(config, settings=rt.config, api_version=api_version),
+            **for_sandboxed(
+                sandbox_names(config.metadata), info=info, runtime=defaults.runtime, api_version=api_version
+            ),
             **new_shim_group(
                 info, api_version=api_version, namespaces=security.namespace_options, runtime=defaults.runtime
             ),

@@ -4,8 +4,17 @@ from msgspec.structs import replace
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config
 from shim.domain.errors import Unsupported
+from shim.engine.answers import EngineInfo
+from shim.engine.connection import ApiVersion
 from shim.runtime import Runtime
-from shim.spec.annotations import container_annotations, sandbox_annotations
+from shim.spec.annotations import (
+    ANNOTATIONS_API,
+    container_annotations,
+    container_names,
+    for_sandboxed,
+    sandbox_annotations,
+    sandbox_names,
+)
 from tests.fakes.engine import FakeEngine
 
 POD = pb.PodSandboxConfig(annotations={"dev.gvisor.spec": "a", "exact": "b", "exactly": "c"})
@@ -48,3 +57,31 @@ def test_an_old_engine_without_annotations_is_refused(rt: Runtime, engine: FakeE
         )
         == {}
     )
+
+
+def named(names: dict[str, str], *, runtime: str, api_version: ApiVersion = ANNOTATIONS_API) -> dict[str, str]:
+    """Return what an OCI runtime gets of these names, beside the default runtime runc."""
+    info = EngineInfo(default_runtime="runc")
+    return for_sandboxed(names, info=info, runtime=runtime, api_version=api_version)
+
+
+def test_a_sandboxed_runtime_finds_the_sandbox_of_a_container() -> None:
+    pod = pb.PodSandboxMetadata(name="web", namespace="default", uid="u1")
+    config = pb.ContainerConfig(metadata=pb.ContainerMetadata(name="app"))
+    sandbox = sandbox_names(pod)
+    container = container_names(config, image="busybox:1", pod=pod, sandbox_id="s1")
+    assert named(sandbox, runtime="kata") == {
+        "io.kubernetes.cri.container-type": "sandbox",
+        "io.kubernetes.cri.sandbox-name": "web",
+        "io.kubernetes.cri.sandbox-namespace": "default",
+        "io.kubernetes.cri.sandbox-uid": "u1",
+    }
+    assert named(container, runtime="runsc") == {
+        **sandbox,
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": "app",
+        "io.kubernetes.cri.image-name": "busybox:1",
+        "io.kubernetes.cri.sandbox-id": "s1",
+    }
+    assert named(container, runtime="") == named(container, runtime="pydockershim") == {}
+    assert named(container, runtime="kata", api_version=(1, 42)) == {}

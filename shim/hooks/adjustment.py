@@ -1,6 +1,6 @@
 """How the server applies the changes of NRI plugins to a new container: by Docker, by the OCI runtime, or not at all.
 
-`FIELD_SUPPORT` has a row for each field. docs/nri.md shows these rows.
+`FIELD_SUPPORT` has a row for each field. docs/nri.md lists the fields by their support.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

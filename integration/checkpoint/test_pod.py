@@ -268,6 +268,18 @@ def test_volumes_are_those_of_the_new_pod(migration: Migration, tmp_path: Path) 
     assert len((tmp_path / "empty/lines").read_text().splitlines()) >= at
 
 
+def test_a_volume_of_an_image_is_restored(served: Served, migration: Migration) -> None:
+    if served.engine.name in ("20.10", "26"):
+        pytest.skip("the engine has no image volumes")
+    mount = pb.Mount(image=pb.ImageSpec(image=migration.kubelet.image), container_path="/image", readonly=True)
+    script = f"exec 3< /image/bin/busybox; {COUNTER}"
+    name = migration.start("sh", "-c", script, mounts=[mount])
+    wait_until(lambda: migration.count(migration.containers[name]) > 2)
+    container = migration.assert_restores().containers[name]
+    assert migration.kubelet.inside(container, "cmp /proc/1/fd/3 /image/bin/busybox && echo same") == "same\n"
+    assert "Read-only" in migration.kubelet.inside(container, "touch /image/x")
+
+
 def test_a_file_that_is_missing_in_a_volume_is_named_at_the_start(
     served: Served, migration: Migration, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def take(order: TakeOrder) -> None:
     try:
         with _opened_directory(order.directory) as directory:
             content = _manifest_bytes(directory)
-            manifest = _read_manifest(content)
+            manifest = parsed_manifest(content)
             _check_node(manifest)
             target.mkdir(mode=0o700, parents=True)
             budget = Budget(limit=ARCHIVE_LIMIT)
@@ -107,7 +107,7 @@ def _manifest_bytes(directory: int) -> bytes:
     return content
 
 
-def _read_manifest(content: bytes) -> dict[str, Any]:
+def parsed_manifest(content: bytes) -> dict[str, Any]:
     """Return a manifest, with `containers` whose files have names of a checkpoint. Raise Failure."""
     try:
         manifest: dict[str, Any] = json.loads(content)

@@ -23,12 +23,16 @@ _REFUSED_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
 """Those of overlayfs: they name files of other layers."""
 _TYPES = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE}
 _PATH_BYTES = 4095
+_MOST_ID = (1 << 32) - 1
+_MOST_SECONDS = 1 << 40
 _CHUNK = 1 << 20
 
 
 def check_entry(entry: tarfile.TarInfo) -> None:
     """Raise OrderError for an entry that `apply` does not make: another kind of file, or a path that leads out."""
     _parts(entry.name)
+    if not (0 <= entry.uid < _MOST_ID and 0 <= entry.gid < _MOST_ID and abs(entry.mtime) < _MOST_SECONDS):
+        raise OrderError(f"{entry.name!r} has an owner or a time that no file has")
     if entry.type not in _TYPES:
         raise OrderError(f"{entry.name!r} is a device or another special file")
     if entry.islnk():

@@ -1,6 +1,6 @@
 """All fuzzers."""
 
-from tests.fuzz import cni, credentials, docker, images, kernel, logs, nri, state, streaming
+from tests.fuzz import checkpoints, cni, credentials, docker, images, kernel, logs, nri, state, streaming
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -10,6 +10,7 @@ TARGETS: tuple[Target, ...] = (
     *credentials.TARGETS,
     *state.TARGETS,
     *images.TARGETS,
+    *checkpoints.TARGETS,
     *kernel.TARGETS,
     *streaming.TARGETS,
     *nri.TARGETS,

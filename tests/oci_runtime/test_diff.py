@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shim.criu.archive import Budget, Writer
-from shim.oci_runtime.diff import apply
+from shim.oci_runtime.diff import apply, check_entry
 from shim.oci_runtime.order import OrderError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
@@ -116,6 +116,15 @@ def test_no_link_of_the_image_leads_out(root: Path, tmp_path: Path, entry: tuple
 def test_paths_that_lead_out_are_refused(root: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(OrderError, match="not a path inside of a layer"):
         apply(written(tmp_path / "layer", (name, {})), str(root))
+
+
+@pytest.mark.parametrize("fields", [{"uid": 2**32 - 1}, {"gid": -1}, {"mtime": float("inf")}, {"mtime": float("nan")}])
+def test_owners_and_times_that_no_file_has_are_refused(fields: dict[str, Any]) -> None:
+    entry = tarfile.TarInfo("x")
+    for field, value in fields.items():
+        setattr(entry, field, value)
+    with pytest.raises(OrderError, match="has an owner or a time that no file has"):
+        check_entry(entry)
 
 
 def test_a_layer_of_an_upper_directory_is_applied_whole(root: Path, tmp_path: Path) -> None:

@@ -216,8 +216,8 @@ test-packages: venv ## all kinds of packages, also on fresh machines of Debian a
 	$(PY) -m integration.packages.aarch64
 	$(ISOLATED) $(PY) -m pytest integration/packages --all-packages --timeout 1800 $(ARGS)
 
-release: venv ## everything that is published, with bill of materials, licences and sums, into build/release
-	$(PY) -m release all --machine all --into build/release
+release: venv ## everything that is published, built twice and compared, with notes, bill of materials and sums: KEY=signs it
+	$(PY) -m release all --machine all --into build/release $(if $(KEY),--key $(KEY))
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

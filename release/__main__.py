@@ -17,13 +17,14 @@ def main() -> int:
     parser.add_argument("kind", nargs="+", choices=[*KINDS, "all"], help="what to build; all for a release")
     parser.add_argument("--into", type=Path, default=CHECKOUT / "build" / "packages", metavar="DIR")
     parser.add_argument("--machine", choices=[*MACHINES, "all"], help="machine type; default: that of this machine")
+    parser.add_argument("--key", default="", help="sign a release with this key of gpg")
     given = parser.parse_args()
     try:
         machines = (
             list(MACHINES.values()) if given.machine == "all" else [MACHINES.get(given.machine) or this_machine()]
         )
         if "all" in given.kind:
-            publish(given.into.absolute(), machines, announce=print)
+            publish(given.into.absolute(), machines, key=given.key, announce=print)
         else:
             build_into(given.into.absolute(), given.kind, machines, announce=print)
     except BuildError as error:

@@ -1,6 +1,7 @@
 """The source that everything is built from: a clean copy of the checkout, its version and its time."""
 
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -66,10 +67,10 @@ def is_clean() -> bool:
     return not _git("status", "--porcelain")
 
 
-def changelog_names(version: str) -> bool:
-    """Return whether CHANGELOG.md has a heading for a version, with a date."""
-    lines = (CHECKOUT / "CHANGELOG.md").read_text().splitlines()
-    return any(line.startswith(f"## {version} (2") for line in lines)
+def notes_of(version: str, *, changelog: Path = CHECKOUT / "CHANGELOG.md") -> str:
+    """Return the section of CHANGELOG.md for a version, with its dated heading; empty where there is none."""
+    sections = re.split(r"^(?=## )", changelog.read_text(), flags=re.MULTILINE)
+    return next((section for section in sections if section.startswith(f"## {version} (2")), "")
 
 
 def _names() -> list[str]:

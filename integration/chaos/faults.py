@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ _SEARCH_SECONDS = 0.003
 _PLUGIN_CHANCE = 0.5
 _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _JUMPS = (-86400, -3600, -30, 30, 3600, 86400)
+_BETWEEN_KILLS = (0.2, 6.0)
 _SHIM = b"containerd-shim"
 
 
@@ -33,7 +35,7 @@ def inflict(target: Target, step: Step) -> None:
 
 def possible(target: Target) -> tuple[str, ...]:
     """Return the names of the faults that can happen on this node."""
-    missing = ("clock jump",) * (not target.clock.can_jump) + ("moves pods",) * (not target.has_criu)
+    missing = ("clock jump",) * (not target.clock.can_jump) + ("moves pods", "server moves") * (not target.has_criu)
     return tuple(name for name in FAULTS if name not in missing)
 
 
@@ -73,6 +75,18 @@ def _kill_server(target: Target, seconds: float, _random: Random) -> None:
     target.server.kill()
     time.sleep(seconds)
     target.start_server()
+
+
+def _kill_server_in_moves(target: Target, seconds: float, random: Random) -> None:
+    """Move pods, and kill the server again and again meanwhile."""
+    until = time.monotonic() + seconds
+    with ThreadPoolExecutor(1) as moving:
+        moved = moving.submit(move_pods, target, seconds, random)
+        while time.monotonic() < until and not moved.done():
+            time.sleep(random.uniform(*_BETWEEN_KILLS))
+            target.server.kill()
+            target.start_server()
+        moved.result()
 
 
 def _restart_server(target: Target, _seconds: float, _random: Random) -> None:
@@ -250,5 +264,6 @@ FAULTS: dict[str, Fault] = {
     "hands containers": hands.on_containers,
     "hands engine": hands.beside_them,
     "moves pods": move_pods,
+    "server moves": _kill_server_in_moves,
 }
 """The word before the space is the part of the node; in one round each part meets one fault at most."""

@@ -31,6 +31,7 @@ def move_pods(target: Target, seconds: float, random: Random) -> None:
             move = _Move(cri, target.moves / secrets.token_hex(4), containers=random.randint(1, 2))
             try:
                 move.go()
+                target.moved += 1
             except grpc.RpcError as error:
                 move.error = error
             finally:

@@ -128,7 +128,9 @@ class _Runner:
         found += _until_none(self._invariants.final_violations)
         self._summary.removed += len(pods)
         self._note("end", found)
-        self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._target)}")
+        moved = self._target.moved
+        left = f"{len(found)} violations; {sizes(self._target)}"
+        self._say(f"{self._clock()} end: all pods removed, {moved} were moved, {left}")
 
     def _warm_up(self) -> None:
         """Have what the first pods make for all that follow."""

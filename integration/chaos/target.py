@@ -48,6 +48,8 @@ class Target:
     moves: Path
     """Directory of checkpoints of pods."""
     has_criu: bool
+    moved: int = 0
+    """Pods that have gone on in another pod."""
     life: int = 0
     losses: int = 0
     restarted_by_hand: set[str] = field(default_factory=set)

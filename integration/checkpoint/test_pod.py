@@ -175,7 +175,7 @@ grep -vE "^($MASKED) " /dev/shm/mounts | sort
 for f in $(echo "$MASKED" | tr '|' ' '); do [ ! -s $f ] || [ -d $f ] || echo $f is not masked; done
 grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/1/status
 cat /proc/1/oom_score_adj; cut -d: -f1 /proc/1/cgroup; hostname; umask; cat /proc/1/limits
-ls -l /dev /proc/1/cwd; cat /proc/1/attr/current 2> /dev/null
+stat -c '%A %u %g %t %T %n' /dev/*; readlink /proc/1/cwd; cat /proc/1/attr/current 2> /dev/null
 """
 """What a container may do: its mounts with their options, rights and limits."""
 

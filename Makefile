@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
+.PHONY: help venv lint types contracts quick unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
 .PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-checkpoints bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
@@ -69,8 +69,11 @@ types: venv ## types (mypy, strict)
 contracts: venv ## layers and homes of foreign libraries (import-linter)
 	$(call timed,contracts,PYTHONPATH=.venv/contracts $(PY) .venv/contracts/bin/lint-imports)
 
-unit: venv ## unit tests, anywhere and without root
-	$(PY) -m pytest tests $(ARGS)
+quick: venv ## unit tests of what has changed against main, and of the pages: at most 90 s, for a run between edits
+	@$(PY) -m tests.quick $(ARGS)
+
+unit: venv ## all unit tests, anywhere and without root: 6 to 12 minutes on two processors
+	$(call timed,unit tests,$(PY) -m pytest tests -n 2 $(ARGS))
 
 integration: venv ## integration tests on two Docker Engines in namespaces of their own (root)
 	$(ISOLATED) $(PY) -m pytest $(TESTS) $(ARGS)

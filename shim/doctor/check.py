@@ -1,4 +1,4 @@
-"""All checks, in the order in which trouble is best mended; each finding comes as soon as those before it are known."""
+"""Runs all checks, in a sensible order of repair. A finding is yielded once the earlier findings are known."""
 
 import os
 import selectors
@@ -22,7 +22,7 @@ SECONDS = 14.0
 
 _PIECE = 1 << 16
 _STDERR_SHOWN = 300
-"""Characters of what a process that has ended early wrote last."""
+"""Last characters of stderr to show if the process ended early."""
 
 
 def check(config: Config, *, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -145,11 +145,11 @@ def _worker(config: Config, environ: Mapping[str, str]) -> Iterator[_Worker]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the process. One that the kernel holds is left to init."""
+    """Kill the process. If the kernel does not let it end, init reaps it later."""
     child.kill()
     for stream in (child.stdin, child.stdout):
         if stream is not None:
-            with suppress(BrokenPipeError):  # what it was still to be sent
+            with suppress(BrokenPipeError):  # input that it has not read
                 stream.close()
     try:
         child.wait(0.5)

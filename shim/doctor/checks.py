@@ -1,6 +1,6 @@
-"""The checks that may have to wait for something outside, in the order in which their findings are shown.
+"""The checks that may wait for a disk, a process or a network, in the order of their findings.
 
-A check imports what it needs when it runs: gRPC and the Docker SDK take half a second to load, and the first finding is
+A check imports its modules when it runs: gRPC and the Docker SDK take half a second to load, and the first finding is
 to be on the screen before that.
 """
 # ruff: noqa: PLC0415 - see above
@@ -16,7 +16,7 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check, and the text for when it times out."""
+    """A check, and the text for its timeout."""
 
     subject: str
     run: Callable[[Config, Environ], Iterator[Finding]]
@@ -25,7 +25,7 @@ class Check:
     seconds: float
     """Until it times out. Longer than the bounds inside it, whose errors say more."""
     waits_for: Callable[[Config], str]
-    """What a check that does not end is waiting for."""
+    """Names the peer that a check waits for, if it does not end."""
 
 
 def _pod_network(config: Config, _environ: Environ) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
 
 OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
-"""Sockets that kubeadm checks beside ours. Docker brings containerd along, whose CRI it does not use."""
+"""Other sockets that kubeadm looks for. Docker starts a containerd, whose CRI Docker does not use."""
 
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
 _WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"

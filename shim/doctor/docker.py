@@ -30,9 +30,9 @@ _USERNS = "name=userns"
 _SUBJECT = "user namespace"
 
 _CALL_SECONDS = 5.0
-"""How long Docker may take for one answer: an idle one needs milliseconds."""
+"""Seconds for an answer; an idle Docker needs milliseconds."""
 _SECONDS = 9.0
-"""How long it may take for all of them."""
+"""Seconds for all answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _advice_for(leak: LeakedShim) -> str:
 
 
 def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Return all findings about Docker; one finding when it does not answer."""
+    """Yield all findings about Docker, or a single finding if it does not answer."""
     try:
         info = engine.info()
     except ShimError as error:

@@ -18,11 +18,11 @@ class Finding:
     level: Level
     """FAIL: pods cannot run because of it; warn: they can, and something else will go wrong one day."""
     subject: str
-    """What was checked, one or two words."""
+    """The subject of the check, in a word or two."""
     text: str
-    """What was found."""
+    """The result."""
     advice: str = ""
-    """What to do next, a command where possible; empty where nothing is to be done."""
+    """The remedy, a command where possible; empty if none is needed."""
 
 
 def failed(findings: Iterable[Finding]) -> bool:
@@ -36,6 +36,6 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def shown(finding: Finding) -> str:
-    """Return the columns level, subject and text; advice stands below what it is about."""
+    """Return the columns level, subject and text, with the advice on the next line."""
     line = f"{finding.level:<4}  {finding.subject:<{SUBJECT_WIDTH}}  {finding.text}"
     return f"{line}\n{'':<4}  {'':<{SUBJECT_WIDTH}}  -> {finding.advice}" if finding.advice else line

@@ -30,14 +30,14 @@ KEEP_SYSCTL = "keep it in /etc/sysctl.d"
 _COMMAND_SECONDS = 2.0
 _NAMES = {4: "ip_tables_names", 6: "ip6_tables_names"}
 _STRICT = 1
-"""Value of rp_filter that drops what comes in where its answer would not go out."""
+"""Value of rp_filter that drops a packet if its answer would leave by another interface."""
 _NO_UPLINKS = ("lo", "docker", "br-", "veth", "cni", "cali", "flannel", "kube-", "virbr", "tun")
 _REFUSING_TARGETS = ("DROP", "REJECT")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """What the network in force says of its pods."""
+    """Properties of the pods of the network in use."""
 
     file: Path
     network: NetworkConfig
@@ -177,7 +177,7 @@ def _iptables(pods: _Pods, family: int, proc: Path) -> Iterator[Finding]:
 
 
 def _kinds(family: int, proc: Path) -> Iterator[str]:
-    """Yield the kinds of tables there are. The tool for old ones is not run where there are none: it makes them."""
+    """Yield the kinds of tables that exist. The tool for legacy tables would create them, so it runs only then."""
     yield "nft"
     try:
         names = lines((proc / "thread-self/net" / _NAMES[family]).read_bytes())
@@ -228,7 +228,7 @@ def _is_within(inner: str, outer: str) -> bool:
 
 
 def _nftables(pods: _Pods) -> Iterator[Finding]:
-    """Return chains of nftables that drop what is forwarded, whatever other chains accept."""
+    """Return chains of nftables that drop forwarded packets, even if other chains accept them."""
     for chain in _forward_chains():
         words = f"{chain['family']} {chain['table']} {chain['name']}"
         if _is_of_iptables(chain) or chain.get("policy") != "drop" or _lets_pass(words, pods):
@@ -292,7 +292,7 @@ def _hairpin(pods: _Pods) -> Iterator[Finding]:
 
 
 def _strict_uplinks(sysctls: Path, proc: Path) -> Iterator[Finding]:
-    """Return interfaces where connections from afar are dropped, since the way back leads through another one."""
+    """Return interfaces where remote connections are dropped, because answers take another interface."""
     routes = _routes(proc)
     defaults = {link for link, destination in routes if destination == "00000000"}
     if not defaults:
@@ -321,7 +321,7 @@ def _routes(proc: Path) -> list[tuple[str, str]]:
 
 
 def _output(command: str, *arguments: str) -> str:
-    """Return what a command prints; nothing where it is not there or fails."""
+    """Return the output of a command; empty if it is missing or fails."""
     program = shutil.which(command)
     if program is None:
         return ""

@@ -21,7 +21,7 @@ from shim.domain.cidr import parse_pod_cidr
 from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
 DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
-"""What a kubelet uses that nothing tells otherwise."""
+"""The kubelet's default."""
 _DEFAULT_DRIVER = "cgroupfs"
 
 _SWAPS = Path("/proc/swaps")
@@ -29,12 +29,12 @@ _SWAP_OFF = "swapoff --all, and take swap out of /etc/fstab (sed -i '/\\sswap\\s
 
 _ASKS_FOR_DRIVER = "KubeletCgroupDriverFromCRI"
 _ASKS_SINCE = (1, 31)
-"""The version from which that gate is on by default."""
+"""The first version with that gate on by default."""
 
 _WEBSOCKETS = "ExtendWebSocketsToKubelet"
 
 _REMOVED_FLAGS = {"network-plugin": (1, 24), "container-runtime": (1, 27), "pod-infra-container-image": (1, 35)}
-"""Flags for Docker nodes, and the version from which a kubelet does not start with them."""
+"""Flags of Docker nodes, and the first version of the kubelet that does not start with them."""
 
 _VERSION_SECONDS = 4.0
 
@@ -184,7 +184,7 @@ def _elsewhere(text: str, wanted: Sequence[str]) -> str:
 
 
 def _node_ranges(config: Config, kubelet: Kubelet) -> tuple[str, ...]:
-    """Return the pod ranges of this node: what a kubelet has sent last, else what its own settings say."""
+    """Return the pod ranges of this node: those the kubelet sent last, else those of its settings."""
     stored = _text(config.root_directory / state.POD_CIDR)
     for text in (stored, str(kubelet.value("podCIDR") or "")):
         try:

@@ -68,7 +68,7 @@ RESTART = "systemctl restart kubelet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubelet:
-    """What is known of a node's kubelet."""
+    """Settings of a node's kubelet, from its flags and files."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """By the key of a configuration file."""
@@ -77,7 +77,7 @@ class Kubelet:
     flag_files: Sequence[Path] = ()
     """Files that may hold flags."""
     config: Path | None = None
-    """The configuration file, where there is one."""
+    """The configuration file, if any."""
     program: Path | None = None
     """The program of a kubelet that runs."""
     problem: str = ""
@@ -240,7 +240,7 @@ def _is_of_our_user(process: Path) -> bool:
 
 
 def _files(process: Path, flags: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the configuration file and then the drop-ins, in the order in which the kubelet reads them."""
+    """Yield the configuration file and then the drop-ins, in the kubelet's order."""
     if config := flags.get("config"):
         yield Path(config)
     if drop_ins := flags.get("config-dir"):

@@ -1,4 +1,4 @@
-"""The addresses of pods: which the network in force has, and whether they are those of another network of the node."""
+"""Pod addresses of the network in use, and whether another interface of the node has a route to them."""
 
 import ipaddress
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from shim.netns.routes import Route, routes
 
 _SUBJECT = "pod addresses"
 _ON_NODES_NETWORK = ("macvlan", "ipvlan", "vlan", "host-device", "sriov")
-"""Plugins of the CNI project whose pods are on the network of the node by themselves, and have addresses of it."""
+"""Plugins of the CNI project that put pods on the network of the node, with addresses of that network."""
 
 
 def check_pod_ranges(config: Config) -> Iterator[Finding]:
-    """Return the ranges of pods that other interfaces of the node have routes to; nothing where no range is known."""
+    """Yield whether other interfaces of the node have routes to the pod ranges; nothing if no range is known."""
     if config.network_plugin == "none":
         return
     network = choose(read_directory(config.cni_conf_dir), bin_dirs=config.cni_bin_dir).network
@@ -49,18 +49,18 @@ def _overlaps(ranges: Sequence[str], found: Sequence[Route], *, own: str) -> lis
 
 
 def is_on_nodes_network(network: NetworkConfig) -> bool:
-    """Return whether pods of a network are on that of the node, which does not forward their packets."""
+    """Return whether pods are on the network of the node, so that the node does not forward their packets."""
     return any(kind in _ON_NODES_NETWORK for kind in network.plugin_types)
 
 
 def bridge(network: NetworkConfig) -> str:
-    """Return the name of the bridge of a network; empty for networks without."""
+    """Return the name of the bridge of a network; empty if it has none."""
     bridges = (plugin for plugin in network.conflist["plugins"] if plugin["type"] == "bridge")
     return next((str(plugin.get("bridge") or "cni0") for plugin in bridges), "")
 
 
 def pod_ranges(network: NetworkConfig, config: Config) -> tuple[str, ...]:
-    """Return the ranges that the plugins of a network give addresses from, and those of the kubelet, as written."""
+    """Return the address ranges of the plugins of a network and of the kubelet, as written."""
     found: list[str] = []
     for plugin in network.conflist["plugins"]:
         ipam = plugin.get("ipam")

@@ -21,7 +21,7 @@ class Report(msgspec.Struct, frozen=True):
     """Its place in CHECKS."""
     step: Literal["begun", "found", "ended"]
     finding: Finding | None = None
-    """What was found."""
+    """The result, for `found`."""
 
 
 def encode_order(config: Config) -> bytes:

@@ -15,7 +15,7 @@ SERVICE = "pydockershim.service"
 SOCKET = "pydockershim.socket"
 
 BOOTED = Path("/run/systemd/system")
-"""There where systemd is the first process (sd_booted(3))."""
+"""Exists if systemd is the first process (sd_booted(3))."""
 UNIT_PATH = (
     Path("/etc/systemd/system"),
     Path("/run/systemd/system"),
@@ -23,7 +23,7 @@ UNIT_PATH = (
     Path("/usr/lib/systemd/system"),
     Path("/lib/systemd/system"),
 )
-"""Where unit files are, those that win first (systemd.unit(5))."""
+"""Directories of unit files, by precedence (systemd.unit(5))."""
 
 _SECONDS = 4.0
 _START_SECONDS = 3.0
@@ -39,7 +39,7 @@ _CAUSE_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """One unit, in systemd's words."""
+    """A unit, in systemd's words."""
 
     load: str = ""
     """`loaded`, `not-found`, `masked`, `bad-setting`, `error`."""
@@ -122,7 +122,7 @@ def _show(environ: Mapping[str, str]) -> tuple[Unit, Unit]:
 
 
 def units_from_show(text: str) -> tuple[Unit, Unit]:
-    """Read what `systemctl show` prints of two units: lines `Key=Value`, an empty one between the units."""
+    """Parse `systemctl show` of two units: lines `Key=Value`, with an empty line between the units."""
     blocks = [_properties(block) for block in text.strip().split("\n\n")]
     service, socket = [_unit(block) for block in (*blocks, {}, {})][:2]
     return service, socket

@@ -1,7 +1,7 @@
-"""The process in which the checks run, each in a thread of its own.
+"""The process that runs each check in a thread.
 
-A thread that the kernel holds at a dead volume cannot be ended, and a process does not end before its threads have. So
-the checks are in a process that is left behind if need be, and the command ends in time.
+A thread that waits for a dead volume cannot be ended, and neither can its process. So the checks run in a separate
+process, which the command leaves behind if necessary to end in time.
 """
 
 import importlib
@@ -39,7 +39,7 @@ def _run(number: int, check: Check, config: Config, output: _Output) -> None:
         output.send(Report(number, "begun"))
         for finding in check.run(config, os.environ):
             output.send(Report(number, "found", finding))
-    except Exception as error:  # noqa: BLE001 - shown as what it is, and the other checks go on
+    except Exception as error:  # noqa: BLE001 - shown as a finding, and the other checks go on
         text = f"the check failed: {type(error).__name__}: {error}"
         advice = "this is a fault of doctor: please report it"
         output.send(Report(number, "found", Finding("warn", check.subject, text, advice)))

@@ -76,7 +76,7 @@ def test_a_server_that_runs(endpoint: str) -> None:
     assert finding == Finding("ok", "server", f"docker 28.5.2 answers at {endpoint}")
 
 
-def test_none_that_runs(endpoint: str) -> None:
+def test_a_server_that_does_not_run_is_a_warning(endpoint: str) -> None:
     finding = found(endpoint)["server"]
 
     assert finding == Finding("warn", "server", f"none runs at {endpoint}", "start it: pydockershim serve")
@@ -204,7 +204,7 @@ def test_a_socket_that_does_not_answer(endpoint: str, monkeypatch: pytest.Monkey
     assert finding.advice.startswith("find what holds that socket")
 
 
-def test_what_is_no_socket(endpoint: str) -> None:
+def test_a_file_that_is_no_socket_is_a_warning(endpoint: str) -> None:
     path = Path(endpoint.removeprefix("unix://"))
     path.touch()
 

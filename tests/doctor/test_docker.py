@@ -27,7 +27,7 @@ def change(engine: FakeEngine, **info: object) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, **info)
 
 
-def test_one_that_does_not_answer(engine: FakeEngine) -> None:
+def test_a_docker_that_does_not_answer_fails(engine: FakeEngine) -> None:
     engine.fail_next("info", Unavailable("docker cannot be reached: connect to /run/no.sock"))
 
     (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
@@ -84,7 +84,7 @@ def test_a_good_one(engine: FakeEngine) -> None:
         pytest.param({"live_restore_enabled": False}, "live-restore", "warn", "daemon.json", id="no live-restore"),
     ],
 )
-def test_what_is_wrong_with_it(
+def test_each_fault_of_docker_has_its_level_and_advice(
     engine: FakeEngine, info: dict[str, object], subject: str, level: str, word: str
 ) -> None:
     change(engine, **info)

@@ -24,6 +24,7 @@ from integration.node.mounts import unmount_all
 from integration.node.processes import helper_of, log_process_of
 from integration.server import Server
 from shim.checkpoint.root import CHECKPOINTING, ORDERS, RESTORING
+from shim.criu.layout import MANIFEST
 
 BRIDGE = "chaos0"
 SUBNET = "10.95.0.0/16"
@@ -69,10 +70,15 @@ class Target:
 
     @property
     def checkpoint_files(self) -> set[str]:
-        """What there is of checkpoints: of those that are being made or restored, and of those that have failed."""
+        """What there is of checkpoints that are being made or restored, or have failed.
+
+        A complete checkpoint is none of them: a server that is killed before its answer leaves it.
+        """
         being_made = (self.dirs.state / CHECKPOINTING, self.dirs.state / RESTORING)
         paths = [path for directory in being_made for path in directory.glob("*")]
-        return {str(path) for path in (*paths, *self.moves.glob("*/*"))}
+        failed = (each for each in self.moves.glob("*") if not (each / MANIFEST).exists())
+        paths += [path for directory in failed for path in directory.glob("*")]
+        return {str(path) for path in paths}
 
     def snapshot(self) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""

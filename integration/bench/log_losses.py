@@ -23,7 +23,7 @@ from shim.config.model import DockerLogDriver
 _COPIES = ("512k twice", "1m twice", "4m twice", "16m twice")
 _FILES = 2
 _ANY_COPY = (
-    "from shim.config import together; together.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())"
+    "from shim.config import combinations as c; c.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())"
 )
 """The server without its lower bound of that copy."""
 _FLOOD = "yes {line} | head -n {lines}"

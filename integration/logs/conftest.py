@@ -33,7 +33,7 @@ DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
 SMALL_COPY = (
     sys.executable,
     "-c",
-    "from shim.config import together; together.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
+    "from shim.config import combinations as c; c.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )
 """The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
 END_SECONDS = 60.0

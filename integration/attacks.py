@@ -1,8 +1,9 @@
-"""What a hostile client sends in an exec session: `python -m integration.attacks NAME SECONDS URL...` sends it.
+"""Hostile clients of exec sessions: `python -m integration.attacks NAME SECONDS URL...`.
 
-Each URL is that of an exec of `COMMAND` with stdout and stderr, and is attacked by a thread once the command runs; then
-nothing that comes back is read.
-Instead of a URL, `sink` takes all that is sent and does nothing: what the clients alone cost a machine.
+Each URL is an exec of `COMMAND` with stdout and stderr. A thread for each URL attacks once the command runs, and reads
+nothing back.
+
+The word `sink` in place of a URL is a peer that discards all input: it measures what the clients alone cost a machine.
 """
 
 import socket
@@ -18,13 +19,13 @@ from tests.streaming.spdy.client import Deflater, counted, syn_stream
 SINK = "sink"
 _BEGUN = b"the command runs"
 COMMAND = ("sh", "-c", f"echo {_BEGUN.decode()}; exec sleep 600")
-"""What the attacked sessions run."""
+"""The command of the attacked sessions."""
 _KINDS = ("error", "stdout", "stderr")
 _PIECE = 1 << 16
 
 
 def _session_deflater() -> Deflater:
-    """Return a compressor in the state of a client that has opened the streams of an exec."""
+    """Return a compressor in the state after a client has opened the streams of an exec."""
     deflater = Deflater()
     for kind in _KINDS:
         deflater.deflate(counted({"streamtype": kind}.items()))
@@ -53,7 +54,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 
 @contextmanager
 def attacking(name: str, sockets: Sequence[socket.socket]) -> Iterator[None]:
-    """Attack all of `sockets` from threads inside the block."""
+    """Attack all `sockets` from threads while the block runs."""
     stop, data = threading.Event(), ATTACKS[name]()
     attackers = [threading.Thread(target=_attack, args=(each, data, stop)) for each in sockets]
     for attacker in attackers:
@@ -67,7 +68,7 @@ def attacking(name: str, sockets: Sequence[socket.socket]) -> Iterator[None]:
 
 
 def _attack(peer: socket.socket, data: bytes, stop: threading.Event) -> None:
-    """Send as much as the peer takes, and read nothing."""
+    """Send as much as the peer takes; read nothing."""
     peer.settimeout(0.2)
     view = memoryview(data)
     while view and not stop.is_set():
@@ -79,7 +80,7 @@ def _attack(peer: socket.socket, data: bytes, stop: threading.Event) -> None:
 
 
 def _connected(url: str) -> socket.socket:
-    """Open what a URL of the command line names."""
+    """Connect to a URL of the command line, or to a sink."""
     if url != SINK:
         client = exec_client(url)
         client.read_until(_BEGUN)
@@ -96,7 +97,7 @@ def _read_all(peer: socket.socket) -> None:
 
 
 def main() -> None:
-    """Attack; a line is printed when all commands run."""
+    """Attack the URLs; prints a line when all commands run."""
     name, seconds, *urls = sys.argv[1:]
     sockets = [_connected(url) for url in urls]
     print("open", flush=True)

@@ -1,7 +1,7 @@
 """Fixtures of the integration tests: real engines, images, a registry and directories of a node.
 
-The tests run in isolation (`integration.node.isolation`), started by `make integration`, or for a part of them
-`.venv/bin/python -m integration.node run .venv/bin/pytest integration -k ...`.
+The tests run in isolation (`integration.node.isolation`): `make integration` runs all, and `.venv/bin/python -m
+integration.node run .venv/bin/pytest integration -k ...` runs some.
 """
 
 import os
@@ -40,7 +40,7 @@ _serial = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer the choice of engines."""
+    """Add the options of the integration tests."""
     parser.addoption(
         "--engine",
         action="append",
@@ -50,23 +50,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--all-engines", action="store_true", help="run every test on each engine")
     parser.addoption(
-        "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
+        "--all-packages", action="store_true", help="also build all packages, and install them on fresh machines"
     )
-    parser.addoption("--event-pods", type=int, default=10, help="pods whose events are checked to come in order")
-    parser.addoption("--images", type=int, default=50, help="images on the node for those tests that need many")
-    parser.addoption("--exit-storms", action="store_true", help="all ways in which many containers end, not a few")
+    parser.addoption("--event-pods", type=int, default=10, help="number of pods in the test of event order")
+    parser.addoption("--images", type=int, default=50, help="number of images in tests that need many")
+    parser.addoption("--exit-storms", action="store_true", help="run all storms of container exits, not a few")
     parser.addoption(
         "--results",
         type=Path,
         metavar="DIRECTORY",
-        help="for results as docs/compatibility.md is made from: of the scenarios in a node of kind, and with "
-        "-p integration.outcomes of the tests themselves",
+        help="where to write results for docs/compatibility.md: results of the scenarios in a kind node, and with "
+        "-p integration.outcomes results of the tests",
     )
-    parser.addoption("--note", default="", help="what else there is to know of programs, for --results")
+    parser.addoption("--note", default="", help="remark about the programs, for --results")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses an engine, however indirectly, once for each."""
+    """Run every test that uses an engine, directly or indirectly, once for each engine."""
     if "engine_name" in metafunc.fixturenames:
         metafunc.parametrize("engine_name", _engines(metafunc.definition.path, metafunc.config), scope="session")
 
@@ -79,7 +79,7 @@ def _engines(path: Path, config: pytest.Config) -> Sequence[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failure what the servers and engines it used logged last."""
+    """Add the last log lines of the servers and engines that a failed test used to its report."""
     report = yield
     if report.failed:
         used = {daemon.log: daemon for made in getattr(item, "funcargs", {}).values() for daemon in _daemons(made)}
@@ -88,7 +88,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _daemons(made: object) -> list[Daemon]:
-    """Return the daemons of what a fixture made: an engine, a server, or what has a `served` among its parts."""
+    """Return the daemons of a fixture's value: an engine, a server, or an object with a `served` attribute."""
     match made:
         case Engine():
             return [made.daemon]
@@ -100,7 +100,7 @@ def _daemons(made: object) -> list[Daemon]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why tests were repeated, as far as they were: their own lines name them only."""
+    """Show why tests were repeated: their own lines only name them."""
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.section(f"RERUN {report.nodeid} ({report.when})", sep="-")
         terminalreporter.write_line(report.longreprtext)
@@ -110,7 +110,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Report of unequal snapshots only what is new and what has gone."""
+    """Explain unequal snapshots by their new and missing entries only."""
     if op != "==" or not isinstance(left, NodeSnapshot) or not isinstance(right, NodeSnapshot):
         return None
     lines = ["the node is as before"]
@@ -126,7 +126,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture(scope="session")
 def node() -> Node:
-    """Return what was prepared before the isolated run began."""
+    """Return the node that was prepared before the isolated run began."""
     found = this_node()
     if found is None:
         pytest.exit("the integration tests run in isolation only: make integration", returncode=4)
@@ -135,7 +135,7 @@ def node() -> Node:
 
 @pytest.fixture(scope="session")
 def engine(node: Node, engine_name: str) -> Iterator[Engine]:
-    """Run an engine with data and socket of its own; tests leave it running and without containers."""
+    """Run an engine with separate data and socket; tests leave it running and without containers."""
     made = make_engine(node, engine_name)
     made.start()
     try:
@@ -146,22 +146,22 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def _engine_runs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Start the engine again if the test has failed and left it stopped.
+    """Start the engine again if a failed test has left it stopped.
 
-    After the test and not before the next: fixtures of a module or a session are made first of all.
+    This runs after the test, because fixtures of a module or a session are set up before those of the next test.
     """
     names = request.fixturenames
     engine = request.getfixturevalue("engine") if "engine" in names else None
     served = request.getfixturevalue("served") if "served" in names else None
     yield
-    if isinstance(engine, Engine) and not engine.daemon.running:  # chaos tests have the name of one
+    if isinstance(engine, Engine) and not engine.daemon.running:  # chaos tests use `engine` for its name
         engine.start()
         if isinstance(served, Served) and served.server.daemon.running:
             served.wait_answers()
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
-    """Make an engine as `engines.make_engine` does; a test whose engine is not there is skipped, but fails in CI."""
+    """Return an engine as `engines.make_engine` does; a missing engine skips the test, or fails it in CI."""
     try:
         return engines.make_engine(node, name, variant=variant, settings=settings)
     except NodeError as cause:
@@ -173,17 +173,17 @@ def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """References of the images every test may use, and a maker of others."""
+    """References of the images every test may use, and a function that adds more."""
 
     pause: str
     busybox: str
     load: Callable[[str, dict[str, object]], str]
-    """`load(reference, config)` adds a busybox with this image configuration and returns its id."""
+    """`load(reference, config)` adds a busybox image with this image configuration and returns its id."""
 
 
 @pytest.fixture(scope="session")
 def pause_image(node: Node) -> Image:
-    """Make the pause image, once for all engines."""
+    """Build the pause image, once for all engines."""
     return node_images.pause_image(node.busybox)
 
 
@@ -205,19 +205,19 @@ def images(engine: Engine, node: Node, pause_image: Image) -> Images:
 
 @pytest.fixture(scope="session")
 def registry(node: Node) -> Iterator[Registry]:
-    """Run a registry that asks for nothing."""
+    """Run a registry without authentication."""
     yield from _registry(node, "registry", private=False)
 
 
 @pytest.fixture(scope="session")
 def private_registry(node: Node) -> Iterator[Registry]:
-    """Run a registry that asks for USER and PASSWORD of `integration.node.registry`."""
+    """Run a registry that requires USER and PASSWORD of `integration.node.registry`."""
     yield from _registry(node, "private-registry", private=True)
 
 
 @pytest.fixture(scope="session")
 def tls_registry(node: Node) -> Iterator[Registry]:
-    """Run a registry that speaks TLS alone, and asks for USER and PASSWORD."""
+    """Run a registry that speaks only TLS, and requires USER and PASSWORD."""
     yield from _registry(node, "tls-registry", private=True, tls=True)
 
 
@@ -244,21 +244,21 @@ class NodeDirs:
     cni_bin: Path
     """Debian's plugins."""
     cni_more_bin: Path
-    """Searched before that one; empty."""
+    """An empty directory that is searched before `cni_bin`."""
     netns: Path
     state: Path
     logs: Path
     socket: Path
 
     def snapshot(self, engine: Engine) -> NodeSnapshot:
-        """Return what there is now of everything a pod could leave behind."""
+        """Return a snapshot of everything a pod could leave behind."""
         return snapshot(engine.api, netns_dir=self.netns, lease_dir=self.cni_leases, state_dir=self.state)
 
 
 def make_node_dirs(node: Node, home: Path) -> NodeDirs:
-    """Make fresh directories below `home`.
+    """Create empty directories below `home`.
 
-    The socket alone is elsewhere: the path of a unix socket has at most 107 bytes. `cni_leases` is meant for
+    Only the socket is elsewhere, because the path of a unix socket has at most 107 bytes. `cni_leases` is for
     host-local's `dataDir`.
     """
     for name in ("cni-conf", "cni-cache", "cni-leases", "cni-bin", "netns", "state", "logs"):
@@ -280,7 +280,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
 
 @pytest.fixture
 def node_dirs(node: Node, tmp_path: Path) -> NodeDirs:
-    """Make fresh directories for one test, below its tmp_path."""
+    """Create empty directories for one test, below its tmp_path."""
     return make_node_dirs(node, tmp_path)
 
 
@@ -289,7 +289,7 @@ def node_dirs(node: Node, tmp_path: Path) -> NodeDirs:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server under test, a client of it, and what it works on."""
+    """A server under test, a client of it, its engine and its directories."""
 
     server: Server
     cri: Cri
@@ -297,20 +297,20 @@ class Served:
     dirs: NodeDirs
 
     def snapshot(self) -> NodeSnapshot:
-        """Return what there is now of everything a pod could leave behind."""
+        """Return a snapshot of everything a pod could leave behind."""
         return self.dirs.snapshot(self.engine)
 
     def restart(self) -> None:
-        """Start the server that was stopped or killed, and wait until the client has found it."""
+        """Start the stopped or killed server again, and wait until the client is connected."""
         self.server.start()
         self.wait_answers()
 
     def revive(self) -> None:
-        """Start the engine and the server if a test that failed has left them killed, and wait until both answer."""
+        """Start the engine and the server again if a failed test has left them killed, and wait for both."""
         if not self.engine.daemon.running:
             self.engine.start()
         if not self.server.daemon.running:
-            self.server.socket.unlink(missing_ok=True)  # its appearance is what a start waits for
+            self.server.socket.unlink(missing_ok=True)  # a start waits until the socket appears
             self.server.start()
         self.wait_answers()
 
@@ -319,7 +319,7 @@ class Served:
         wait_until(self._answers)
 
     def has_network(self) -> bool:
-        """Whether pods get a network, which kubelets wait for as well before they run any."""
+        """Whether the server reports NetworkReady, for which kubelets also wait."""
         conditions = self.cri.runtime.Status(pb.StatusRequest()).status.conditions
         return any(condition.status for condition in conditions if condition.type == "NetworkReady")
 
@@ -331,7 +331,7 @@ class Served:
         return True
 
     def clear(self) -> None:
-        """Remove everything that is listed, in the kubelet's order."""
+        """Remove all listed containers and sandboxes, in the kubelet's order."""
         for container in self.cri.containers():
             self.cri.remove_container(container.id)
         for sandbox in self.cri.sandboxes():
@@ -348,11 +348,10 @@ def serving(
     /,
     **settings: object,
 ) -> Iterator[Served]:
-    """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
+    """Run a server on an engine that has the test images; first run two pods, so that shared objects exist.
 
-    `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
-    `program` is the command of the server; `netns` is the network namespace of the server. With neither it is forked
-    (`integration.forked`).
+    `settings` are further fields of `shim.config.model.Config`. Remaining pods are removed at the end. `program` is the
+    command of the server, `netns` its network namespace. Without both the server is forked (`integration.forked`).
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,
@@ -392,7 +391,7 @@ def serving(
 
 @pytest.fixture(scope="session")
 def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """Run one server for all tests that leave it as they found it; what they left behind is an error at its end."""
+    """Run one server for all tests that leave it unchanged; leftovers fail the session at the end."""
     dirs = make_node_dirs(node, new_home("served"))
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}
     (dirs.cni_conf / "10-pods.conflist").write_text(conflist(*network))
@@ -406,5 +405,5 @@ def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # n
 
 @pytest.fixture
 def cri(served: Served) -> Cri:
-    """Give a client of the shared server."""
+    """Return a client of the shared server."""
     return served.cri

@@ -1,4 +1,4 @@
-"""A CRI client as the kubelet is one: both services over the socket, and ordinary pods and containers."""
+"""A CRI client like the kubelet's, and builders of ordinary pods and containers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ HOST_NETWORK = pb.LinuxPodSandboxConfig(
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
-    # A server that was restarted is found at once, also by a client that saw the old one go.
+    # Reconnect at once to a restarted server, also in a client that saw the old server go.
     ("grpc.use_local_subchannel_pool", 1),
     *((f"grpc.{which}_reconnect_backoff_ms", 100) for which in ("initial", "max")),
-    # How long an attempt to connect may take, in spite of its name: on a busy machine longer than one of those.
+    # Despite its name this is the time that an attempt to connect may take; it is long for busy machines.
     ("grpc.min_reconnect_backoff_ms", 5000),
 ]
 
@@ -54,11 +54,11 @@ class Cri:
         return self.runtime.ExecSync(pb.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=timeout))
 
     def sandbox_status(self, sandbox_id: str) -> pb.PodSandboxStatus:
-        """Status of one sandbox."""
+        """Return the status of a sandbox."""
         return self.runtime.PodSandboxStatus(pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id)).status
 
     def container_status(self, container_id: str) -> pb.ContainerStatus:
-        """Status of one container."""
+        """Return the status of a container."""
         return self.runtime.ContainerStatus(pb.ContainerStatusRequest(container_id=container_id)).status
 
     def stop_container(self, container_id: str, *, timeout: int = 0) -> None:
@@ -90,7 +90,7 @@ class Cri:
 
 @contextmanager
 def connected(socket: Path) -> Iterator[Cri]:
-    """Connect to a server, waiting until it answers."""
+    """Connect to a server and wait until it answers."""
     with grpc.insecure_channel(f"unix://{socket}", options=_OPTIONS) as channel:
         grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
         yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))

@@ -1,6 +1,6 @@
-"""One real pod over the CRI socket, each step with its time. `make demo` sets up the machine around it.
+"""One real pod over the CRI socket, with the duration of each step. `make demo` prepares the machine.
 
-With `--serve` the server stays in the foreground instead, and the lines to use it with are printed: `make run`.
+With `--serve` the server runs in the foreground instead, and the commands to use it are printed: `make run`.
 """
 
 import argparse
@@ -36,25 +36,27 @@ ANSWER_SECONDS = 10.0
 
 
 class Steps:
-    """Runs steps and prints what each did and how long it took."""
+    """Runs steps and prints the result and duration of each."""
 
     def __init__(self) -> None:
         self._number = 0
 
-    def run(self, words: str, action: Callable[[], T], *, describe: Callable[[T], str] = lambda _: "") -> T:
+    def run(self, title: str, action: Callable[[], T], *, describe: Callable[[T], str] = lambda _: "") -> T:
         """Run one step and print its line; `describe` formats the result."""
         self._number += 1
         began = time.monotonic()
         result = action()
         took = (time.monotonic() - began) * 1000
-        print(f"{self._number:3}  {words:<42} {took:7.0f} ms  {describe(result)}".rstrip(), flush=True)
+        print(f"{self._number:3}  {title:<42} {took:7.0f} ms  {describe(result)}".rstrip(), flush=True)
         return result
 
 
 def main() -> int:
-    """Serve, and drive the pod or wait for the end."""
+    """Run the demo, or with --serve the server."""
     parser = argparse.ArgumentParser(prog="python -m integration.demo", description=__doc__)
-    parser.add_argument("--serve", action="store_true", help="stay in the foreground, for crictl and the kubelet")
+    parser.add_argument(
+        "--serve", action="store_true", help="run the server in the foreground, for crictl and the kubelet"
+    )
     given, flags = parser.parse_known_args()
     if given.serve:
         return _serve(flags)
@@ -79,12 +81,12 @@ def _demo() -> int:
     if left or server.socket.exists():
         print(f"left behind: {', '.join(left) or server.socket}", file=sys.stderr)
         return 1
-    print("The pod is gone, and with it its containers, network namespace, address and state; the socket is gone too.")
+    print("The pod is gone with its containers, network namespace, address and state; the socket is gone too.")
     return 0
 
 
 def _left_behind(pod: str, home: Path) -> list[str]:
-    """Whatever there still is of the pod; the machine may have others, which come and go meanwhile."""
+    """Return what is left of the pod; other pods of the machine may come and go meanwhile."""
     client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
     try:
         found = client.containers(all=True, filters={"label": f"io.kubernetes.pod.uid={UID}"})
@@ -103,14 +105,14 @@ def _serve(flags: Sequence[str]) -> int:
         f"  crictl --runtime-endpoint {endpoint} info\n"
         f"  crictl --runtime-endpoint {endpoint} pods\n"
         f"  kubelet --container-runtime-endpoint={endpoint} ...\n"
-        "Ctrl-C ends it.\n",
+        "Ctrl-C ends the server.\n",
         flush=True,
     )
     return run_foreground([sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint={endpoint}", *flags])
 
 
 def _drive(cri: Cri, home: Path) -> str:
-    """Let the pod live, and return its id."""
+    """Run the pod through its life, and return its id."""
     steps = Steps()
     config = pod_config("demo", uid=UID, log_directory=str(home / "logs"))
     steps.run("Version", lambda: cri.runtime.Version(pb.VersionRequest()), describe=_version)
@@ -138,13 +140,13 @@ def _drive(cri: Cri, home: Path) -> str:
 
 
 def _fetched(cri: Cri, container: str, url: str) -> str:
-    """Have the pod fetch a page from another host; by nc, since the wget of a static busybox crashes there."""
+    """Fetch a page of another host from the pod; with nc, because wget of a static busybox crashes there."""
     address, _, port = url.removeprefix("http://").rstrip("/").partition(":")
     words = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | timeout {ANSWER_SECONDS:.0f} nc {address} {port}"
     answer = cri.exec(container, "sh", "-c", words)
     page = answer.stdout.decode().partition("\r\n\r\n")[2].strip()
     if not page:
-        raise RuntimeError(f"the pod does not reach {url}: {answer}")
+        raise RuntimeError(f"the pod cannot reach {url}: {answer}")
     return page
 
 
@@ -171,7 +173,7 @@ def _limit_memory(cri: Cri, container: str) -> int:
 
 
 def _get(address: str) -> str:
-    """Fetch the page, trying again while the web server is still starting."""
+    """Fetch the page; retry while the web server is starting."""
     until = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
@@ -181,7 +183,7 @@ def _get(address: str) -> str:
         except ConnectionRefusedError:
             if time.monotonic() > until:
                 raise
-            time.sleep(0.02)  # nothing shows when httpd listens
+            time.sleep(0.02)  # no event shows when httpd listens
         else:
             return answer.partition(b"\r\n\r\n")[2].decode().strip()
 

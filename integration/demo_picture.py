@@ -1,6 +1,6 @@
-"""A recording of a terminal as an SVG that plays: lines come at the moments at which they came.
+"""A recording of a terminal as an animated SVG: each line appears when it was printed.
 
-`make demo-picture` pipes `make demo` through this. Any other command's output would do.
+`make demo-picture` pipes `make demo` through this module; the output of any other command works too.
 """
 
 import argparse
@@ -17,11 +17,11 @@ _ROW = 19
 _MARGIN = 18
 _BAR = 30
 _LONGEST_PAUSE = 1.5
-"""Seconds of a pause that are shown; set-up takes longer, and nobody wants to watch it."""
+"""Longest pause shown, in seconds; set-up takes longer, and nobody wants to watch it."""
 _SHORTEST = 0.06
-"""Seconds between lines that came at once, so that the eye sees them come."""
+"""Shortest pause shown, in seconds, so that simultaneous lines appear one after the other."""
 _REST = 8.0
-"""Seconds that the last line is shown before the picture begins again."""
+"""Seconds that the last line is shown before the animation repeats."""
 _STYLE = (
     "rect{fill:#10151c}.bar{fill:#1d2530}"
     "text{font:14px ui-monospace,Menlo,Consolas,monospace;fill:#d5dde6;white-space:pre}"
@@ -31,14 +31,14 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of output, and the second at which it came."""
+    """A line of output, and its time in seconds."""
 
     at: float
     text: str
 
 
 def record(lines: Iterable[str]) -> Iterator[Line]:
-    """Yield lines as they come, with the seconds since the first."""
+    """Yield lines as they arrive, with the seconds since the first."""
     began: float | None = None
     for text in lines:
         now = time.monotonic()
@@ -47,7 +47,7 @@ def record(lines: Iterable[str]) -> Iterator[Line]:
 
 
 def picture(lines: Sequence[Line], *, command: str) -> str:
-    """Return the SVG: after `command`, each line appears at its moment, long pauses shortened; then it starts again."""
+    """Return an SVG that shows `command`, then each line at its time with long pauses shortened, and repeats."""
     shown = [Line(0.0, f"# {command}"), *_paced(lines)]
     duration = shown[-1].at + _REST
     width = _COLUMNS * _LETTER + 2 * _MARGIN
@@ -71,7 +71,7 @@ def _paced(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _row(number: int, line: Line, duration: float) -> str:
-    """Return a line that is invisible until its moment, in each round. Without animations it is visible."""
+    """Return a line that appears at its time in each repetition; it is visible where animations are not supported."""
     y = _BAR + _MARGIN + (number + 1) * _ROW - 5
     appears = line.at / duration
     animation = (
@@ -84,17 +84,17 @@ def _row(number: int, line: Line, duration: float) -> str:
 
 
 def main() -> int:
-    """Record standard input, show it meanwhile, and write the picture."""
+    """Record standard input, print it meanwhile, and write the picture."""
     parser = argparse.ArgumentParser(prog="python -m integration.demo_picture", description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--command", default="make demo", help="what the picture shows as typed")
+    parser.add_argument("--command", default="make demo", help="command line that the picture shows")
     given = parser.parse_args()
     lines = []
     for line in record(sys.stdin):
         print(line.text, flush=True)
         lines.append(line)
     if not lines:
-        print("nothing came on standard input", file=sys.stderr)
+        print("standard input is empty", file=sys.stderr)
         return 1
     given.path.write_text(picture(lines, command=given.command))
     return 0

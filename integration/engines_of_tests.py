@@ -1,4 +1,4 @@
-"""Which engines a test that needs one is run on, where the command line names none."""
+"""The engines that tests run on, unless the command line names engines."""
 
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -7,15 +7,15 @@ _OLDEST_AND_NEWEST = ("20.10", "28-containerd")
 _EACH_STORE = ("20.10", "28", "28-containerd")
 ENGINES_OF = {
     "": ("20.10", "28"),
-    # Docker's default from 29 on is the containerd image store.
+    # From 29 on Docker uses the containerd image store by default.
     "fields": _OLDEST_AND_NEWEST,
     "logs": _OLDEST_AND_NEWEST,
     "pods": _OLDEST_AND_NEWEST,
     "view": _OLDEST_AND_NEWEST,
-    # What an image says, its layers and a container's own one are another matter in each store.
+    # Image configurations, layers and writable layers differ between the stores.
     "image": _EACH_STORE,
     "stats": _EACH_STORE,
-    # Long, and about what the server does rather than Docker.
+    # These tests are long, and depend on the server more than on Docker.
     "by_hand": ("28",),
     "by_hand/test_user_namespace_containers.py": _EACH_STORE,
     "chaos": ("28-containerd",),
@@ -38,9 +38,9 @@ ENGINES_OF = {
     "streaming/test_portforward.py": ("28",),
     "view/test_reads.py": ("28-containerd",),
 }
-"""By folder or file; the empty one is all others. `make test-engines` runs every test on each engine."""
+"""Engines by folder or file; "" is for all others. `make test-engines` runs every test on each engine."""
 
 
 def engines_of(path: PurePath) -> Sequence[str]:
-    """Return the engines that the tests of a file, relative to this folder, run on by default."""
+    """Return the default engines for the tests of a file, whose path is relative to this folder."""
     return next(ENGINES_OF[place] for place in (str(path), path.parts[0], "") if place in ENGINES_OF)

@@ -1,6 +1,7 @@
-"""The server, forked from a process that has loaded the program: loading is most of a start, and tests start hundreds.
+"""The server, forked from a process that has loaded the program.
 
-That process is the fork server of `multiprocessing`. It collects the servers that have ended.
+Loading takes most of a start, and tests start hundreds of servers. The process is the fork server of `multiprocessing`,
+which also reaps the servers.
 """
 
 import atexit
@@ -22,11 +23,11 @@ _context.set_forkserver_preload(["shim.cli", "shim.daemon.serve"])
 
 
 class ForkedServer(Daemon):
-    """`python -m shim serve`. Its command line in /proc is the fork server's."""
+    """`python -m shim serve`. In /proc it has the command line of the fork server."""
 
     def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:
         super().__init__(argv, log=log, env=env)
-        # At its own exit multiprocessing would wait without end for one that is stopped (SIGSTOP).
+        # At exit, multiprocessing would wait forever for a server stopped by SIGSTOP.
         atexit.register(self.kill)
 
     def _launch(self) -> Child:
@@ -44,7 +45,7 @@ class _Forked:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its pid."""
         if self._process.pid is None:
             raise NodeError("the process was not started")
         return self._process.pid
@@ -54,21 +55,21 @@ class _Forked:
         return self._process.exitcode
 
     def wait(self, timeout: float) -> int:
-        """Wait for its end and return its exit code; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for its end and return its exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
         self._process.join(timeout)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired("serve", timeout)
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, number)
 
 
 def _main(arguments: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    from shim.cli import main  # noqa: PLC0415 - loaded before, in this process alone
+    from shim.cli import main  # noqa: PLC0415 - preloaded, in the fork server alone
 
     os.setsid()
     with log.open("ab") as file:

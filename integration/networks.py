@@ -1,4 +1,4 @@
-"""CNI configurations for the tests, and what plugins make of the node."""
+"""CNI configurations for the tests, and the traces of plugins on the node."""
 
 import json
 import re
@@ -15,7 +15,7 @@ BRIDGE = "pods0"
 def bridge(
     leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", link: str = BRIDGE, **more: Any
 ) -> dict[str, Any]:
-    """Return the plugin `bridge`, named `kind`, on the bridge `link`: host-local and one range for each subnet."""
+    """Return the plugin `bridge`, named `kind`, on the bridge `link`, with host-local and one range for each subnet."""
     return {
         "type": kind,
         "bridge": link,
@@ -37,9 +37,9 @@ def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
 
 
 def reserved(directory: Path) -> dict[str, str]:
-    """Return the reservations of host-local for one network, address to container id.
+    """Return host-local's reservations for one network: address to container id.
 
-    Also while plugins make and release some: a file that is gone by the time it is read, or not written yet, is none.
+    Works while plugins add and release reservations: a file that has gone, or is still empty, is skipped.
     """
     found = {}
     for path in directory.glob("*"):
@@ -50,10 +50,10 @@ def reserved(directory: Path) -> dict[str, str]:
 
 
 def nat_rules(command: str = "iptables") -> str:
-    """All NAT rules of the node; `ip6tables` for those of IPv6."""
+    """Return all NAT rules of the node; pass `ip6tables` for IPv6."""
     return subprocess.run([command, "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
 
 
 def names_port(rules: str, port: int) -> bool:
-    """Whether rules mention this port: as a whole word, since names of chains are hexadecimal digits."""
+    """Whether rules mention a port as a whole word; names of chains contain hexadecimal digits."""
     return re.search(rf"\b{port}\b", rules) is not None

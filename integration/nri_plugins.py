@@ -1,4 +1,4 @@
-"""Plugins of the NRI project itself, in Go, as their authors build them: none of them is in this repository."""
+"""Plugins of the NRI project, in Go, built as upstream builds them; none is in this repository."""
 
 import json
 import subprocess
@@ -12,20 +12,20 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 TOGETHER = ("device-injector", "ulimit-adjuster", "logger")
-"""Plugins that change a pod only if its annotations say so."""
+"""Plugins that change only pods whose annotations ask for it."""
 _FIRST_INDEX = 10
 _STOP_SECONDS = 20.0
 
 
 def info_of(served: Served) -> dict[str, Any]:
-    """Return what Status says about NRI."""
+    """Return the NRI part of the verbose Status."""
     answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
     found: dict[str, Any] = json.loads(answer.info["config"])["nri"]
     return found
 
 
 def plugins_of(served: Served) -> list[str]:
-    """Return the index and the name of each plugin that is registered."""
+    """Return the index and name of each registered plugin."""
     return [row["name"] for row in info_of(served)["plugins"]]
 
 

@@ -1,7 +1,7 @@
-"""A pytest plugin that keeps what tests have shown on an engine, for docs/compatibility.md: `make test-v2`.
+"""A pytest plugin that records test results on each engine, for docs/compatibility.md: `make test-v2`.
 
-`pytest -p integration.outcomes --results DIRECTORY` writes a file for each engine, of the form and name of those in
-`integration/conformance/results`. Machines that few have are what it is for.
+`pytest -p integration.outcomes --results DIRECTORY` writes one file for each engine, with the format and name of the
+files in `integration/conformance/results`. It is meant for machines that few people have.
 """
 
 from collections.abc import Generator
@@ -16,44 +16,44 @@ from integration.node.engine import Engine
 from shim import __version__
 
 _LINES = 4
-"""Of a failure: one of gRPC has the status and its text in the second and third."""
+"""Lines kept of a failure: gRPC errors have their status and text in the second and third."""
 NOT_REACHED = "the time of the run did not suffice"
 
 
 class Outcomes:
-    """Collects what becomes of each test that is run once for each engine, and writes it."""
+    """Collects the outcome of each test that runs once for each engine, and writes it."""
 
     def __init__(self, directory: Path, note: str) -> None:
         self._directory = directory
         self._note = note
         self._commit = commit()
         self._places: dict[str, tuple[str, Machine]] = {}
-        """For each engine its version, and what it is on."""
+        """The version and the machine, for each engine."""
         self._cases: dict[str, dict[str, Case]] = {}
-        """For each engine the tests by their names; those that are to come are skipped ones."""
+        """The tests by name, for each engine; tests that have not run yet count as skipped."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Take all that is to come for what the time did not suffice for."""
+        """Mark all collected tests as not reached."""
         for item in session.items:
             if engine := _engine_name(item):
                 self._cases.setdefault(engine, {})[item.nodeid] = Case(item.nodeid, "skipped", 0, NOT_REACHED)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add one of the three parts of a test: the worst counts, and the last time when it is repeated."""
+        """Merge one phase of a test: the worst phase counts; a rerun replaces the earlier result."""
         report = yield
         if engine := _engine_name(item):
             self._note_place(item)
             cases = self._cases[engine]
             before = None if report.when == "setup" else cases.get(item.nodeid)
-            cases[item.nodeid] = _together(before, _part(report))
+            cases[item.nodeid] = _merged(before, _part(report))
         return report
 
     def pytest_runtest_logfinish(self) -> None:
-        """Write a file for each engine after each test: a machine may be ended at any time."""
+        """Write one file for each engine after each test, because a machine may be shut down at any time."""
         for engine, cases in self._cases.items():
             if engine not in self._places:
-                continue  # it did not start, and nobody knows which one it would have been
+                continue  # the engine did not start, so its version is unknown
             docker, machine = self._places[engine]
             run = Run(
                 suite=SUITE_OF_TESTS,
@@ -77,7 +77,7 @@ class Outcomes:
 
 
 def _engine_name(item: pytest.Item) -> str:
-    """Return the engine that a test is run on, empty for none."""
+    """Return the engine of a test, empty for none."""
     return str(item.callspec.params.get("engine_name", "")) if hasattr(item, "callspec") else ""
 
 
@@ -87,14 +87,14 @@ def _part(report: pytest.TestReport) -> Case:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Return why a test was skipped, or how it failed; without the places in files, which the machine names."""
+    """Return why a test was skipped or how it failed, without line numbers."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     return "\n".join(str(crash.message).splitlines()[:_LINES]) if crash is not None else ""
 
 
-def _together(before: Case | None, part: Case) -> Case:
+def _merged(before: Case | None, part: Case) -> Case:
     if before is None:
         return part
     worse = before if before.state != "passed" else part
@@ -102,7 +102,7 @@ def _together(before: Case | None, part: Case) -> Case:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin, where a directory was given."""
+    """Register the plugin if a directory was given."""
     directory = config.getoption("--results")
     if directory is not None:
         config.pluginmanager.register(Outcomes(directory, config.getoption("--note")))

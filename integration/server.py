@@ -1,4 +1,4 @@
-"""The server under test: `pydockershim serve`, as its users start it unless it is forked."""
+"""The server under test: `pydockershim serve`, started as users start it, or forked."""
 
 import os
 import sys
@@ -14,14 +14,14 @@ from integration.node.netns import Netns
 
 PROGRAM = (sys.executable, "-m", "shim")
 START_SECONDS = 180.0
-"""A start takes a second and a half of a processor, of which a busy machine gives little."""
+"""A start takes 1.5 s of processor time, which can be long on a busy machine."""
 STOP_SECONDS = 60.0
 _IDLE_SECONDS = 0.05
-"""How long a server does nothing that has nothing to do: longer than it waits for the end of a burst of events."""
+"""How long an idle server must not run: longer than it waits for the end of a burst of events."""
 
 
 class Server:
-    """One `pydockershim serve`, its settings given as flags."""
+    """One `pydockershim serve`, with its settings as flags."""
 
     def __init__(
         self,
@@ -34,13 +34,14 @@ class Server:
         netns: Netns | None = None,
         forked: bool = False,
     ) -> None:
-        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
+        """Prepare a server on `socket`; `settings` maps flags without dashes to values.
 
-        `program` is the command before its arguments, `environ` is added to our own environment. It runs in the
-        network namespace `netns`, or else in ours. `forked` runs PROGRAM in a fork of a process that has loaded it.
+        `program` is the command before its arguments; `environ` is added to this process's environment. The server runs
+        in the network namespace `netns`, by default in the current one. `forked` runs PROGRAM in a fork of a process
+        that has loaded it.
         """
         if forked and (program is not PROGRAM or netns is not None):
-            raise NodeError("a server that is forked has neither a program nor a network namespace of its own")
+            raise NodeError("a forked server takes neither a program nor a network namespace")
         self.socket = socket
         self.nri_socket = socket.with_suffix(".nri")
         flags = [f"--{name}={value}" for name, value in settings.items()]
@@ -56,47 +57,47 @@ class Server:
         )
 
     def start(self) -> None:
-        """Start it, and return once it answers: its socket appears complete, and only then."""
+        """Start the server, and return when it answers: its socket appears only then."""
         self.daemon.start(ready=self.socket.exists, timeout=START_SECONDS)
 
     def stop(self) -> None:
-        """End it as systemd would."""
+        """Stop the server as systemd would."""
         self.daemon.stop(timeout=STOP_SECONDS)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the server, as in a crash."""
         self.daemon.kill()
 
     def cpu_seconds(self) -> float:
-        """Processor time it has used, in the kernel and outside, without that of its children."""
+        """Return the processor time of the server without its children, in seconds."""
         fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_idle(self) -> None:
-        """Return when it has done nothing for a moment, so that nothing is left that a call or an event has led to."""
+        """Return when the server has been idle for a moment, so that all work from earlier calls and events is done."""
         before = -1
         while (now := self._ran_ns()) != before:
             before = now
             time.sleep(_IDLE_SECONDS)
 
     def _ran_ns(self) -> int:
-        """How long its present threads have run, in ns."""
+        """Return how long its present threads have run, in ns."""
         ran = 0
         for task in Path(f"/proc/{self.daemon.pid}/task").glob("*/schedstat"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
                 ran += int(task.read_text().split()[0])
         return ran
 
     def rss(self) -> int:
-        """Resident memory in bytes."""
+        """Return the resident memory in bytes."""
         pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE")
 
     def peak_rss(self) -> int:
-        """Largest resident memory since its start, or since `forget_peak`, in bytes."""
+        """Return the peak resident memory since the start or since `forget_peak`, in bytes."""
         lines = Path(f"/proc/{self.daemon.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
     def forget_peak(self) -> None:
-        """Measure the largest resident memory from now on."""
+        """Reset the peak of the resident memory."""
         Path(f"/proc/{self.daemon.pid}/clear_refs").write_text("5")

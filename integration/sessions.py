@@ -1,4 +1,4 @@
-"""A streaming client as small as one can be: it speaks just enough SPDY to open streams, and counts bytes."""
+"""A minimal streaming client: it speaks just enough SPDY to open streams, and counts bytes."""
 
 import socket
 import sys
@@ -13,7 +13,7 @@ _PIECE = 256 * 1024
 
 
 class Client:
-    """An upgraded connection with streams that are open."""
+    """An upgraded connection with open streams."""
 
     def __init__(self, url: str, protocol: str, *headers: dict[str, str]) -> None:
         where = urlsplit(url)
@@ -32,36 +32,36 @@ class Client:
             self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
 
     def drain(self, until: int = sys.maxsize) -> int:
-        """Read to the end, or until so many bytes have come, and return how many."""
+        """Read to the end, or until `until` bytes have come; return their number."""
         buffer, count = bytearray(_PIECE), 0
         while count < until and (got := self.socket.recv_into(buffer)):
             count += got
         return count
 
     def read_until(self, output: bytes) -> None:
-        """Read until such output has come. NodeError when the session ends before."""
+        """Read until `output` has come. Raises NodeError when the session ends before."""
         read = b""
         while output not in read:
             piece = self.socket.recv(_PIECE)
             if not piece:
-                raise NodeError(f"the session has ended without {output!r}: {read!r}")
+                raise NodeError(f"the session ended without {output!r}: {read!r}")
             read += piece
 
     def close(self) -> None:
-        """Go away."""
+        """Close the connection."""
         self.socket.close()
 
 
 def exec_url(cri: Cri, container: str, *command: str) -> str:
-    """Return the URL at which a command runs in a container with its output streamed."""
+    """Return the URL of an exec of `command` with streamed output."""
     return cri.runtime.Exec(pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)).url
 
 
 def exec_client(url: str) -> Client:
-    """Open the session of `exec_url`."""
+    """Open the session at a URL of `exec_url`."""
     return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))
 
 
 def exec_session(cri: Cri, container: str, *command: str) -> Client:
-    """Run a command in a container with its output streamed."""
+    """Run a command in a container with streamed output."""
     return exec_client(exec_url(cri, container, *command))

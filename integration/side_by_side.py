@@ -1,7 +1,7 @@
 """A pytest plugin for runs whose workers (pytest-xdist) are isolated from each other: `make test`.
 
-A worker is started through `python -m integration.node run`, so each has a node of its own, with the engines on it, and
-what the tests of one do no other sees.
+A worker is started through `python -m integration.node run`. So each worker has a separate node with separate engines,
+and no worker sees the effects of another worker's tests.
 """
 
 import gc
@@ -20,7 +20,7 @@ from integration.node import control_groups
 
 _ENGINE = re.compile(r"[\[-](20\.10|26|28-containerd|28|29-containerd)[\]-]")
 _TOGETHER = ("integration/networking/", "integration/packages/")
-"""Folders whose files share a fixture that is dear: a Docker of their own, the packages."""
+"""Folders whose files share an expensive fixture: a separate Docker, the packages."""
 SECONDS = {
     "tests/daemon/test_serve.py": 60,
     "tests/fuzz/test_fuzz.py": 60,
@@ -51,21 +51,21 @@ SECONDS = {
     "integration/view/test_restarts.py": 130,
     "integration/view/test_sick_images.py": 40,
 }
-"""What takes so long with one engine that the number of its tests says nothing of it; roughly, which is enough."""
+"""Seconds with one engine, roughly, for files whose number of tests says nothing about their duration."""
 _OF_TEST = 0.3
-"""Seconds of another one, in a file of integration tests."""
+"""Seconds of one test in any other file of integration tests."""
 _OF_UNIT_TEST = 0.05
 _LONG = 20.0
-"""Seconds. What takes longer is not kept for the end, where other workers would wait for it."""
+"""Scopes that take more seconds than this are not kept for the end, where other workers would wait for them."""
 _START = 15.0
-"""Seconds of tests that are worth the start of one more engine."""
+"""Seconds of tests that justify the start of one more engine."""
 
 
 class EngineScheduling(LoadScopeScheduling):
-    """Gives a worker file after file of one engine, whose start is dear, and the longest ones first.
+    """Gives a worker all files of one engine in turn, longest first, because the start of an engine is expensive.
 
-    With none left, it goes on with the engine that has most left, and in the end with what needs no engine and is
-    short: so no worker is alone at the end.
+    When no file of that engine is left, the worker goes on with the engine that has most work left. Short files that
+    need no engine come last, so that all workers end at about the same time.
     """
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
@@ -85,9 +85,9 @@ class EngineScheduling(LoadScopeScheduling):
 
 
 def choose(waiting: Mapping[str, float], *, engine: str, others: Iterable[str]) -> str:
-    """Return which scope a worker runs next, of those that wait, with their seconds.
+    """Return the scope that a worker runs next, of the scopes in `waiting` with their seconds.
 
-    `engine` is the one that it has started last, `others` are those of other workers; empty is none.
+    `engine` is the engine that the worker started last, `others` are the engines of other workers; "" means none.
     """
     left: dict[str, float] = {}
     for name, takes in waiting.items():
@@ -102,7 +102,7 @@ def choose(waiting: Mapping[str, float], *, engine: str, others: Iterable[str]) 
 
 
 def scope(nodeid: str) -> str:
-    """Name what a test is run together with: tests of one scope stay in their order, in one worker."""
+    """Return the scope of a test: tests of one scope run in their order, in one worker."""
     path, _, name = nodeid.partition("::")
     engine = _ENGINE.search(name) if path.startswith("integration/") else None
     place = next((folder for folder in _TOGETHER if path.startswith(folder)), path)
@@ -110,26 +110,26 @@ def scope(nodeid: str) -> str:
 
 
 def engine_of(scope: str) -> str:
-    """Return the name of the engine that tests of a scope run on; empty if they need none."""
+    """Return the engine of a scope; empty if its tests need none."""
     return scope.partition(" ")[2]
 
 
 def seconds(scope: str, tests: int) -> float:
-    """Return how long so many tests of a scope take, roughly."""
+    """Return the approximate seconds of `tests` tests of a scope."""
     path = scope.partition(" ")[0]
     return SECONDS.get(path, tests * (_OF_TEST if path.startswith("integration/") else _OF_UNIT_TEST))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """Replace what `--dist` names."""
+    """Replace the scheduling that `--dist` names."""
     return EngineScheduling(config, log)
 
 
 def pytest_xdist_setupnodes() -> None:
-    """Let all workers name tests alike, also those named by a set: they have to collect the same ones.
+    """Give all workers the same hash seed, since they must collect the same test ids, some of which come from sets.
 
-    And let programs in Go collect garbage less often: Docker 20.10 runs its own for each network namespace, and
-    collections take a third of that time.
+    Also let Go programs collect garbage less often: Docker 20.10 starts a Go program for each network namespace, and
+    garbage collection takes a third of its time.
     """
     os.environ.setdefault("PYTHONHASHSEED", str(secrets.randbelow(1 << 32)))
     os.environ.setdefault("GOGC", "400")
@@ -137,7 +137,7 @@ def pytest_xdist_setupnodes() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected: they stay to the end, and it would take a third of the time."""
+    """Disable garbage collection during test collection, of which it would take a third; the tests live to the end."""
     gc.disable()
     try:
         return (yield)
@@ -148,10 +148,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let workers repeat a test without the count that pytest-rerunfailures keeps in the controller.
+    """Let workers repeat a test without the counter that pytest-rerunfailures keeps in the controller.
 
-    They would ask for it by TCP, and the controller is in another network namespace. The count matters only for a test
-    whose worker has died; this scheduling cannot hand out such a test again in any case, and it fails.
+    They would ask for it by TCP, but the controller is in another network namespace. The counter matters only for a
+    test whose worker died; this scheduler cannot reschedule such a test, so it fails anyway.
     """
     reruns = config.pluginmanager.getplugin("rerunfailures")
     if hasattr(config, "workerinput") and reruns is not None:
@@ -160,9 +160,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
-    """Fail if a node, which ends with its worker, has left control groups, the one thing that nodes share."""
+    """Fail if an isolated node has left cgroups, the only resource that nodes share."""
     groups = [] if hasattr(session.config, "workerinput") else control_groups.of_children()
     yield
     if left := [str(group) for group in groups if group.exists()]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print(f"control groups that an isolated run has left: {', '.join(left)}")
+        print(f"cgroups left by an isolated run: {', '.join(left)}")

@@ -1,16 +1,16 @@
-"""Pods come and go while parts of the node fail at random, and what must be true is checked after every round.
+"""Chaos: pods come and go while random parts of the node fail. Each round ends with a check of invariants.
 
-plan      the schedule of a seed: which pods, which faults, when (pure)
-target    one node: an engine with live-restore, the server, and what can fail around them
-link      the way to Docker, which can be cut, slow or torn
-clock     a wall clock of the server's own, which can jump
-faults    what can happen to the node, by name
-pods      the pods, and what the kubelet knows of them
-kubelet   brings pods up and takes them down as a kubelet does, until it has succeeded
-events    the stream of container events, and whether each step came once and in order
-logs      whether a container's log has everything, once and in order
-invariants what must be true when nothing fails any more
-rounds    one round after the other, and what they found
+plan      the schedule that a seed gives: which pods, which faults, when (pure)
+target    one node: an engine with live-restore, the server, and the parts that can fail
+link      a proxy to Docker that can cut, delay or truncate connections
+clock     a wall clock for the server alone, which can jump
+faults    the faults, by name
+pods      the pods, and the kubelet's knowledge of them
+kubelet   brings pods up and takes them down as a kubelet does, until it succeeds
+events    the stream of container events; checks that each step came once and in order
+logs      checks that a container's log is complete and in order
+invariants the conditions that must hold once all faults have ended
+rounds    runs the rounds and collects violations
 
-`make chaos ARGS="--minutes N --seed S"` runs it for as long as wanted; a few short rounds are part of the tests.
+`make chaos ARGS="--minutes N --seed S"` runs any number of rounds; the tests run a few short ones.
 """

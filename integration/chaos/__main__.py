@@ -1,4 +1,4 @@
-"""Chaos for as long as wanted: `python -m integration.chaos` in isolation. Ends with 1 at the first violation."""
+"""Run chaos for a given time: `python -m integration.chaos`, in isolation. Exits with 1 at the first violation."""
 
 import argparse
 import os
@@ -13,11 +13,11 @@ from integration.node.isolation import this_node
 
 
 def main() -> int:
-    """Run it, and say what it has found."""
+    """Run the rounds and print a summary."""
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("chaos: it runs in isolation only: make chaos", file=sys.stderr)
+        print("chaos: runs only in isolation: make chaos", file=sys.stderr)
         return 1
     until = time.monotonic() + arguments.minutes * 60
 
@@ -48,12 +48,12 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10, help="how long (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=0, help="how many rounds, instead of minutes")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2)), help="of the schedule (random)")
+    parser.add_argument("--minutes", type=float, default=10, help="how long to run, in minutes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=0, help="number of rounds, instead of --minutes")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2)), help="seed of the schedule (random)")
     parser.add_argument("--engine", choices=ENGINES, default="28", help="engine to run on (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=30, help="that a fault lasts at most (%(default)s)")
-    parser.add_argument("--only", default="", help=f"faults whose name contains this, of: {', '.join(FAULTS)}")
+    parser.add_argument("--seconds", type=float, default=30, help="longest fault, in seconds (%(default)s)")
+    parser.add_argument("--only", default="", help=f"only faults whose name contains this text: {', '.join(FAULTS)}")
     return parser
 
 

@@ -1,9 +1,9 @@
-"""A wall clock of the server and its log process alone, which can jump.
+"""A wall clock that jumps for the server and its log process alone.
 
-The wall clock of Linux belongs to the whole machine: a time namespace holds offsets of CLOCK_MONOTONIC and
-CLOCK_BOOTTIME alone, which are set before its first process and never change (time_namespaces(7)). So a library is
-preloaded (clock.c), which adds to the real time what a file says. Go programs do not ask libc for the time: dockerd,
-containerd and the plugins go on with the machine's, so the server meets more than a real jump, where all see the same.
+Linux has one wall clock for the whole machine: a time namespace offsets only CLOCK_MONOTONIC and CLOCK_BOOTTIME, and
+its offsets are fixed before its first process starts (time_namespaces(7)). So clock.c is preloaded; it adds an offset,
+read from a file, to the real time. Go programs do not ask libc for the time: dockerd, containerd and the plugins keep
+the machine's clock. This is harder for the server than a real jump, which all programs see alike.
 """
 
 import os
@@ -19,10 +19,10 @@ _COMPILE_SECONDS = 60.0
 
 
 class Clock:
-    """The difference between the server's wall clock and the machine's; `environ` is for the server."""
+    """The offset of the server's wall clock; start the server with the variables in `environ`."""
 
     def __init__(self, home: Path, *, compiler: str = "gcc") -> None:
-        """Make the library below `home`; without a compiler the clock cannot jump, and `environ` is empty."""
+        """Build the library below `home`; without a compiler the clock cannot jump, and `environ` is empty."""
         self._offset = home / "clock-offset"
         self._offset.write_bytes(struct.pack("q", 0))
         self.environ: dict[str, str] = {}
@@ -36,12 +36,12 @@ class Clock:
 
     @property
     def can_jump(self) -> bool:
-        """Whether there is a library."""
+        """Whether the library was built."""
         return bool(self.environ)
 
     @contextmanager
     def jumped(self, seconds: int) -> Iterator[None]:
-        """Have the clock off by so much while the block runs: it jumps at its begin, and back at its end."""
+        """Shift the clock by `seconds` while the block runs; it jumps at the start and back at the end."""
         self._set(seconds)
         try:
             yield
@@ -49,7 +49,7 @@ class Clock:
             self._set(0)
 
     def _set(self, seconds: int) -> None:
-        # In place: the file is mapped.
+        # Written in place, because the library maps the file.
         descriptor = os.open(self._offset, os.O_WRONLY)
         try:
             os.pwrite(descriptor, struct.pack("q", seconds), 0)

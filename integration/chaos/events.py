@@ -1,4 +1,4 @@
-"""The stream of container events, read as a kubelet does, and whether each step came once and in order."""
+"""The stream of container events, read as a kubelet reads it; checks that each step came once and in order."""
 
 import threading
 from collections import defaultdict
@@ -24,7 +24,7 @@ _ORDER = tuple(_STEPS.values())
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One event, and which server it came from."""
+    """One event, and the number of the server that sent it."""
 
     life: int
     container: str
@@ -32,7 +32,7 @@ class Seen:
 
 
 class Events:
-    """Subscribes again and again while the block runs."""
+    """Subscribes to container events while the block runs, again after each disconnect."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -48,14 +48,14 @@ class Events:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        while self._thread.is_alive():  # it may just be subscribing again
+        while self._thread.is_alive():  # the thread may be subscribing again
             call = self._call
             if call is not None:
                 call.cancel()
             self._thread.join(_AGAIN_SECONDS)
 
-    def taken(self) -> list[Seen]:
-        """Return what has come so far."""
+    def received(self) -> list[Seen]:
+        """Return the events received so far."""
         with self._lock:
             return list(self._seen)
 
@@ -75,19 +75,22 @@ class Events:
 
 
 def event_violations(seen: list[Seen], *, restarted: Set[str] = frozenset()) -> list[str]:
-    """Say which steps came twice or out of order, from one server. Those `restarted` start and stop several times."""
+    """Return the steps that one server sent twice or out of order.
+
+    `restarted` containers may start and stop repeatedly.
+    """
     steps: dict[tuple[int, str], list[str]] = defaultdict(list)
     for event in seen:
         steps[event.life, event.container].append(event.step)
     return [
         f"events of {container[:12]} from server {life}: {', '.join(came)}"
         for (life, container), came in steps.items()
-        if not (_runs_in_turn(came) if container in restarted else came == sorted(set(came), key=_ORDER.index))
+        if not (_alternates(came) if container in restarted else came == sorted(set(came), key=_ORDER.index))
     ]
 
 
-def _runs_in_turn(came: list[str]) -> bool:
-    """Whether a container was made once, started and stopped in turn, and removed once."""
+def _alternates(came: list[str]) -> bool:
+    """Whether a container was created once, started and stopped in turn, and deleted once."""
     turns = [step for step in came if step in {"started", "stopped"}]
     rest = [came.index(step) for step in ("created", "deleted") if step in came]
     in_place = all(place in {0, len(came) - 1} for place in rest)
@@ -95,7 +98,7 @@ def _runs_in_turn(came: list[str]) -> bool:
 
 
 def missing_events(seen: list[Seen], *, life: int, made: set[str], gone: set[str]) -> list[str]:
-    """Say which of the steps of containers never came, of those made and gone under one server."""
+    """Return the steps that never came, for containers `made` and `gone` while server `life` ran."""
     steps: dict[str, set[str]] = defaultdict(set)
     for event in seen:
         if event.life == life:

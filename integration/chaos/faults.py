@@ -1,4 +1,4 @@
-"""What can happen to the node, by name. Each lasts for the time it is given, and leaves the node whole."""
+"""The faults, by name. Each lasts for a given time and then repairs the node."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from integration.node.stuck import stuck_process
 Fault = Callable[[Target, float, Random], None]
 
 _SEARCH_SECONDS = 0.003
-"""Between two searches for plugins: they live for some tens of milliseconds."""
+"""Pause between two searches for plugins, which live for some tens of milliseconds."""
 _PLUGIN_CHANCE = 0.5
 _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _JUMPS = (-86400, -3600, -30, 30, 3600, 86400)
@@ -28,20 +28,20 @@ _SHIM = b"containerd-shim"
 
 
 def inflict(target: Target, step: Step) -> None:
-    """Let a step of the schedule happen."""
+    """Inflict the fault of one step of the schedule."""
     time.sleep(step.at)
     FAULTS[step.fault](target, step.seconds, Random(step.seed))
 
 
 def possible(target: Target) -> tuple[str, ...]:
-    """Return the names of the faults that can happen on this node."""
+    """Return the names of the faults that this node supports."""
     missing = ("clock jump",) * (not target.clock.can_jump) + ("moves pods", "server moves") * (not target.has_criu)
     return tuple(name for name in FAULTS if name not in missing)
 
 
 @contextmanager
 def _stopped(pid: int) -> Iterator[None]:
-    """Have a process stand still while the block runs; it may end meanwhile."""
+    """Stop a process with SIGSTOP while the block runs; the process may end meanwhile."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -59,7 +59,7 @@ def _stopped(pid: int) -> Iterator[None]:
 
 @contextmanager
 def _losing(target: Target) -> Iterator[None]:
-    """Remember that Docker may lose output of its containers."""
+    """Count the times at which Docker may lose output of its containers."""
     target.losses += 1
     yield
     target.losses += 1
@@ -125,22 +125,25 @@ def _stop_containerd(target: Target, seconds: float, _random: Random) -> None:
 
 def _kill_shim(target: Target, _seconds: float, random: Random) -> None:
     with _losing(target):
-        _kill(_some_shim(target, random))
+        _kill(_random_shim(target, random))
 
 
 def _stop_shim(target: Target, seconds: float, random: Random) -> None:
-    pid = _some_shim(target, random)
+    pid = _random_shim(target, random)
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
-def _some_shim(target: Target, random: Random) -> int | None:
-    """Return the id of one of this engine's shims: they name containerd's socket, which is below its home."""
+def _random_shim(target: Target, random: Random) -> int | None:
+    """Return the pid of a random containerd-shim of this engine.
+
+    It names containerd's socket, which is below the engine's home.
+    """
     ours = str(target.engine.home).encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
-        # `comm` does not wait for a process that hangs; the command line of one that is no shim is not read.
+        # Reading `comm` does not block on a hanging process; command lines are read only of containerd-shims.
         with suppress(OSError):
             if _SHIM in path.read_bytes() and ours in command(int(path.parent.name)):
                 found.append(int(path.parent.name))
@@ -170,14 +173,14 @@ def _stop_helper(target: Target, seconds: float, _random: Random) -> None:
 
 
 def _plugins(target: Target, seconds: float, random: Random, *, signalled: signal.Signals) -> None:
-    """Send a signal to some of the plugins that run in this time; stopped ones are left to the server."""
+    """Signal some of the plugins that run during `seconds`; the server has to deal with plugins that stay stopped."""
     until = time.monotonic() + seconds
     seen: set[int] = set()
     while time.monotonic() < until:
         time.sleep(_SEARCH_SECONDS)
         server = target.server_pid()
         for pid in children(server) if server is not None else ():
-            # By its file: before its exec a child has the command line of the server.
+            # Match by executable: between fork and exec a child has the server's command line.
             if pid in seen or not executable(pid).startswith(str(target.dirs.cni_bin)):
                 continue
             seen.add(pid)
@@ -262,8 +265,8 @@ FAULTS: dict[str, Fault] = {
     "volume process": _hang_process,
     "clock jump": _jump_clock,
     "hands containers": hands.on_containers,
-    "hands engine": hands.beside_them,
+    "hands engine": hands.on_engine,
     "moves pods": move_pods,
     "server moves": _kill_server_in_moves,
 }
-"""The word before the space is the part of the node; in one round each part meets one fault at most."""
+"""The word before the space is the part of the node; in one round each part meets at most one fault."""

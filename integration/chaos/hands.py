@@ -1,4 +1,4 @@
-"""Docker by hand: a random walk over its commands, on the containers of pods and beside them."""
+"""Docker by hand: a random walk over Docker's commands, on containers of pods and on other objects."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +15,15 @@ from integration.chaos.target import Target
 from integration.node.images import BUSYBOX
 
 _REFUSED = (docker.errors.DockerException, requests.RequestException)
-"""What a person sees of a container that has just gone, or of a Docker that is away."""
+"""Errors that a person meets when a container has just gone or Docker is down."""
 _BETWEEN_SECONDS = (0.05, 1.0)
 _INSIST_SECONDS = 120.0
-"""How long what a walk has made is tried to be removed: Docker may be away until other faults have ended."""
+"""How long the removal of a walk's objects is retried: Docker may stay down until other faults have ended."""
 _AGAIN_SECONDS = 0.5
 
 
 class _Walk:
-    """One person, who leaves the node whole."""
+    """One person at a terminal, who cleans up at the end."""
 
     def __init__(self, target: Target, random: Random) -> None:
         self._target = target
@@ -34,7 +34,7 @@ class _Walk:
         self._images: list[str] = []
 
     def go(self, seconds: float, steps: Sequence[Callable[["_Walk"], None]]) -> None:
-        """Do one random thing after the other for so many seconds, and clean up."""
+        """Run random steps for `seconds`, then clean up."""
         until = time.monotonic() + seconds
         try:
             while time.monotonic() < until:
@@ -44,30 +44,30 @@ class _Walk:
         finally:
             self._clean_up()
 
-    # Containers of pods, pause among them
+    # Containers of pods, pause containers included
 
     def rename(self) -> None:
-        chosen = self._some()
+        chosen = self._some_container()
         name = str(chosen["Names"][0])[1:]
-        # Or what the next attempt of a pod is to be called.
+        # Sometimes the new name is the name of the pod's next attempt.
         stem, _, attempt = name.rpartition("_")
         taken = f"{stem}_{int(attempt) + 1}" if attempt.isdigit() and self._random.random() < 0.5 else ""
         self._api.rename(chosen["Id"], taken or f"mine-{token_hex(6)}")
 
     def update(self) -> None:
-        self._api.update_container(self._some()["Id"], cpu_shares=self._random.choice((2, 256, 1024)))
+        self._api.update_container(self._some_container()["Id"], cpu_shares=self._random.choice((2, 256, 1024)))
 
     def pause(self) -> None:
-        chosen = self._some()["Id"]
+        chosen = self._some_container()["Id"]
         self._api.pause(chosen)
         time.sleep(self._random.uniform(0, 2))
         self._api.unpause(chosen)
 
     def stop(self) -> None:
-        self._api.stop(self._some()["Id"], timeout=self._random.choice((0, 3)))
+        self._api.stop(self._some_container()["Id"], timeout=self._random.choice((0, 3)))
 
     def kill(self) -> None:
-        self._api.kill(self._some()["Id"], signal=self._random.choice(("SIGKILL", "SIGTERM")))
+        self._api.kill(self._some_container()["Id"], signal=self._random.choice(("SIGKILL", "SIGTERM")))
 
     def restart(self) -> None:
         with self._restarting() as chosen:
@@ -78,30 +78,30 @@ class _Walk:
             self._api.start(chosen)
 
     def remove(self) -> None:
-        chosen = self._some()["Id"]
+        chosen = self._some_container()["Id"]
         self._target.removed_by_hand.add(chosen)
         self._api.remove_container(chosen, force=True, v=True)
 
     def exec(self) -> None:
-        made = self._api.exec_create(self._some()["Id"], ["sleep", "1"])["Id"]
+        made = self._api.exec_create(self._some_container()["Id"], ["sleep", "1"])["Id"]
         self._api.exec_start(made, detach=True)
 
     def copy(self) -> None:
         with suppress(KeyError):
-            pieces, _ = self._api.get_archive(self._some()["Id"], "/etc")
+            pieces, _ = self._api.get_archive(self._some_container()["Id"], "/etc")
             for _ in pieces:
                 pass
 
     def connect(self) -> None:
-        chosen = self._some()["Id"]
+        chosen = self._some_container()["Id"]
         self._api.disconnect_container_from_network(chosen, "none")
         self._api.connect_container_to_network(chosen, "bridge")
 
-    # Beside them
+    # Other objects of the engine
 
     def commit(self) -> None:
-        """Run a container that has the labels of one of a pod, and perhaps a name of the pod."""
-        chosen = self._some()
+        """Run a container that has the labels of a pod's container, and sometimes its name."""
+        chosen = self._some_container()
         image = f"test.example/committed:{token_hex(6)}"
         self._images.append(image)
         repository, _, tag = image.partition(":")
@@ -125,8 +125,11 @@ class _Walk:
         self._api.remove_image(self._images[-1], force=True)
 
     def prune(self) -> None:
-        """Do what `docker system prune --volumes` does; not of all images, which no registry has for these pods."""
-        # What goes is only known from the answer, which may be lost.
+        """Do what `docker system prune --volumes` does.
+
+        Keep all tagged images, which these pods could not pull again.
+        """
+        # Noted before the prune: the reply names the removed containers, but may be lost.
         ended = self._api.containers(all=True, filters={"status": ["created", "exited", "dead"]})
         self._target.removed_by_hand |= {str(row["Id"]) for row in ended}
         gone = self._api.prune_containers()  # type: ignore[no-untyped-call] # a gap in the stubs, as below
@@ -136,18 +139,18 @@ class _Walk:
         self._api.prune_images()  # type: ignore[no-untyped-call]
         self._api.prune_builds()
 
-    # Parts
+    # Helpers
 
-    def _some(self) -> dict[str, Any]:
-        """Choose a container of a pod; none is like one that has just gone."""
+    def _some_container(self) -> dict[str, Any]:
+        """Return a random container of a pod; raise the error of a missing container when there is none."""
         rows = [row for row in self._api.containers(all=True) if row["Id"] not in self._strangers]
         if not rows:
-            raise docker.errors.DockerException("there is no container")
+            raise docker.errors.DockerException("no container exists")
         return dict[str, Any](self._random.choice(sorted(rows, key=lambda row: str(row["Id"]))))
 
     @contextmanager
     def _restarting(self) -> Iterator[str]:
-        chosen = str(self._some()["Id"])
+        chosen = str(self._some_container()["Id"])
         self._target.restarted_by_hand.add(chosen)
         yield chosen
 
@@ -158,7 +161,10 @@ class _Walk:
         self._api.start(made)
 
     def _clean_up(self) -> None:
-        """Remove what the walk has made, and let go on what it has paused. A stranger that has gone is wrong."""
+        """Remove the objects of this walk and unpause all containers.
+
+        Fail if a container of the walk was already gone.
+        """
         api, here = self._api, self._target.removed_by_hand
         removed = {each: _insist(partial(api.remove_container, each, force=True, v=True)) for each in self._strangers}
         for image in self._images:
@@ -176,7 +182,7 @@ class _Walk:
 
 
 def _insist(change: Callable[[], object]) -> bool:
-    """Repeat a change until Docker has made it; whether there was anything to change."""
+    """Repeat a change until Docker makes it; return whether the object existed."""
     until = time.monotonic() + _INSIST_SECONDS
     while True:
         try:
@@ -204,14 +210,14 @@ _ON_CONTAINERS = (
     _Walk.copy,
     _Walk.connect,
 )
-_BESIDE_THEM = (_Walk.rename, _Walk.commit, _Walk.compose, _Walk.tag, _Walk.prune)
+_ON_ENGINE = (_Walk.rename, _Walk.commit, _Walk.compose, _Walk.tag, _Walk.prune)
 
 
 def on_containers(target: Target, seconds: float, random: Random) -> None:
-    """Do by hand whatever changes a container, to those of pods."""
+    """Change containers of pods by hand, in all ways that Docker offers."""
     _Walk(target, random).go(seconds, _ON_CONTAINERS)
 
 
-def beside_them(target: Target, seconds: float, random: Random) -> None:
-    """Make and remove containers, networks and images of users, and prune."""
-    _Walk(target, random).go(seconds, _BESIDE_THEM)
+def on_engine(target: Target, seconds: float, random: Random) -> None:
+    """Create and remove containers, networks and images of users, and prune."""
+    _Walk(target, random).go(seconds, _ON_ENGINE)

@@ -1,4 +1,4 @@
-"""What must be true when nothing fails any more: each check says what is not."""
+"""The conditions that must hold once all faults have ended: each check returns its violations."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +33,7 @@ from shim.checkpoint.root import ORDERS
 
 READ_SECONDS = 5.0
 MORE_THREADS = 30
-"""Than those of the idle server: RPC workers, checks and watches that have just been needed."""
+"""Threads above those of the idle server: RPC workers, checks and watches that were just in use."""
 MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
 _IP_SECONDS = 60.0
@@ -42,10 +42,10 @@ _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
 
 
 class Invariants:
-    """What is checked on one node."""
+    """The checks of one node."""
 
     def __init__(self, target: Target, cri: Cri) -> None:
-        """Take the node as it is, without pods, for what is to be there at the end."""
+        """Record the node without pods, to compare with at the end."""
         self._target = target
         self._cri = cri
         self._before: NodeSnapshot = target.snapshot()
@@ -56,11 +56,11 @@ class Invariants:
             self._idle["helper process"] = size(helper)
         ours = {log_process, helper, exec_program_of(target.server.daemon.pid)}
         self._of_others = {pid for module in _MODULES for pid in processes_of(module)} - ours
-        """Of other servers in the same namespaces."""
+        """Processes of other servers in the same namespaces."""
         self._log_read = 0
 
     def violations(self, pods: Sequence[ChaosPod]) -> list[str]:
-        """Say what is not as it must be with these pods up, and nothing else there."""
+        """Return how the node differs from one on which exactly these pods are up."""
         try:
             sandboxes = list(self._cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=READ_SECONDS).items)
             containers = list(
@@ -73,23 +73,23 @@ class Invariants:
                 *self._of_state(sandboxes),
                 *self._of_orders(pods, sandboxes, containers),
                 *self._of_mounts(),
-                *(f"left of a checkpoint: {path}" for path in sorted(self._target.checkpoint_files)),
+                *(f"checkpoint leftover: {path}" for path in sorted(self._target.checkpoint_files)),
                 *self._of_processes(),
             ]
         except grpc.RpcError as error:
             failed: Any = error
-            return [f"a list is refused: {failed.code().name} {failed.details()}"]
+            return [f"a list RPC failed: {failed.code().name} {failed.details()}"]
         except (docker.errors.APIError, requests.RequestException) as error:
             return [f"Docker does not answer: {error}"]
 
     def final_violations(self) -> list[str]:
-        """Say what is left when all pods are gone."""
+        """Return everything that is left after all pods are gone."""
         removed = {f"state: {ORDERS}/{each}" for each in self._target.removed_by_hand}
         added = self._before.added(self._target.snapshot())
         return [f"left behind: {each}" for each in added if each not in removed]
 
     def log_violations(self, pods: Sequence[ChaosPod]) -> list[str]:
-        """Say what is wrong with the logs of containers that run, or have ended and are there."""
+        """Return what is wrong with the logs of all containers that exist."""
         running = {
             container.id
             for container in self._cri.runtime.ListContainers(
@@ -112,7 +112,7 @@ class Invariants:
         ]
 
     def unexpected(self) -> list[str]:
-        """Say which exceptions without a class of their own the server has logged since the last call."""
+        """Return the unexpected exceptions that the server has logged since the last call."""
         with self._target.server.daemon.log.open("rb") as log:
             log.seek(self._log_read)
             lines = log.readlines()
@@ -123,7 +123,7 @@ class Invariants:
             if any(mark in line for mark in _UNEXPECTED)
         ]
 
-    # The parts
+    # Checks of one part each
 
     def _of_pods(
         self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
@@ -133,23 +133,24 @@ class Invariants:
         by_uid: dict[str, list[pb.PodSandbox]] = {}
         for sandbox in sandboxes:
             by_uid.setdefault(sandbox.labels[UID], []).append(sandbox)
-        found += [f"a sandbox of {uid}, which is gone" for uid in sorted(by_uid.keys() - wanted.keys())]
+        found += [f"sandbox of removed pod {uid}" for uid in sorted(by_uid.keys() - wanted.keys())]
         for uid, pod in wanted.items():
             mine = by_uid.get(uid, [])
             if [sandbox.state for sandbox in mine] != [pb.SANDBOX_READY]:
                 states = ", ".join(pb.PodSandboxState.Name(sandbox.state) for sandbox in mine) or "none"
-                found.append(f"pod {pod.name} ({pod.kind}) has not one ready sandbox: {states}")
+                found.append(f"pod {pod.name} ({pod.kind}) should have exactly one ready sandbox: {states}")
                 continue
             listed = [container for container in containers if container.pod_sandbox_id == mine[0].id]
             found += self._of_containers(pod, listed)
         ids = {sandbox.id for sandbox in sandboxes}
-        found += [f"container {each.id[:12]} of no sandbox" for each in containers if each.pod_sandbox_id not in ids]
+        found += [f"container {each.id[:12]} has no sandbox" for each in containers if each.pod_sandbox_id not in ids]
         return found
 
     def _of_containers(self, pod: ChaosPod, listed: Sequence[pb.Container]) -> list[str]:
         states = sorted((each.metadata.name, each.state) for each in listed)
         expected = sorted(
-            (name, pb.CONTAINER_EXITED if pod.is_ended(name) else pb.CONTAINER_RUNNING) for name in pod.containers
+            (name, pb.CONTAINER_EXITED if pod.runs_to_completion(name) else pb.CONTAINER_RUNNING)
+            for name in pod.containers
         )
         if states == expected:
             return []
@@ -161,11 +162,12 @@ class Invariants:
         listed = {each.id: each.state == pb.SANDBOX_READY for each in sandboxes}
         listed |= {each.id: each.state == pb.CONTAINER_RUNNING for each in containers}
         found = [
-            f"Docker has container {each[:12]}, {rows[each]}, which is not listed" for each in rows.keys() - listed
+            f"Docker has container {each[:12]}, {rows[each]}, which the server does not list"
+            for each in rows.keys() - listed
         ]
-        found += [f"{each[:12]} is listed and not there in Docker" for each in listed.keys() - rows.keys()]
+        found += [f"{each[:12]} is listed but does not exist in Docker" for each in listed.keys() - rows.keys()]
         found += [
-            f"{each[:12]} is {rows[each]} in Docker and not so in the list"
+            f"{each[:12]} is {rows[each]} in Docker but not in the list"
             for each in rows.keys() & listed
             if (rows[each] == "running") is not listed[each]
         ]
@@ -183,7 +185,7 @@ class Invariants:
         return [
             *_difference("addresses in IPAM", now.leases, set(addresses)),
             *_difference("pinned namespaces", now.namespaces, {f"cri-{each}" for each in ids}),
-            *([f"addresses twice: {addresses}"] if len(set(addresses)) != len(addresses) else []),
+            *([f"duplicate addresses: {addresses}"] if len(set(addresses)) != len(addresses) else []),
             *([f"{len(links)} veth on the bridge for {len(ids)} pods"] if len(links) != len(ids) else []),
         ]
 
@@ -191,17 +193,20 @@ class Invariants:
         state, ids = self._target.dirs.state, {sandbox.id for sandbox in sandboxes}
         checkpoints = {path.name.removesuffix(".json") for path in (state / "sandboxes").glob("*")}
         found = _difference("checkpoints", checkpoints, ids)
-        files = len(list((state / "resolv-conf").glob("*")))  # their names are made before there is an id
-        return found if files == len(ids) else [*found, f"{files} files resolv.conf for {len(ids)} sandboxes"]
+        files = len(list((state / "resolv-conf").glob("*")))  # their names exist before the sandbox id
+        return found if files == len(ids) else [*found, f"{files} resolv.conf files for {len(ids)} sandboxes"]
 
     def _of_orders(
         self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
     ) -> list[str]:
-        """Compare with what is in user namespaces. Orders of what was removed by hand go at the server's next start."""
+        """Compare the orders for the OCI runtime with the containers in user namespaces.
+
+        Orders of containers removed by hand stay until the server's next start.
+        """
         own = {pod.uid for pod in pods if pod.has_own_users}
         ids = {sandbox.id for sandbox in sandboxes if sandbox.labels[UID] in own}
         ids |= {container.id for container in containers if container.pod_sandbox_id in ids}
-        # A prune notes each container that it may remove: a start may come first.
+        # A prune notes each container that it may remove, though some of them start before the prune reaches them.
         return _difference("orders", self._target.orders - (self._target.removed_by_hand - ids), ids)
 
     def _of_mounts(self) -> list[str]:
@@ -216,9 +221,9 @@ class Invariants:
         found = [f"the server has a child {pid}: {command(pid).decode()!r}" for pid in others]
         for module in _MODULES:
             left = processes_of(module) - known - self._of_others
-            found += [f"process {pid} of {module.decode()} has no server" for pid in sorted(left)]
+            found += [f"process {pid} of {module.decode()} belongs to no server" for pid in sorted(left)]
         if log_process is None:
-            return [*found, "there is no log process"]
+            return [*found, "no log process runs"]
         found += _too_large("server", size(server), self._idle["server"])
         if "log process" in self._idle:
             found += _too_large("log process", size(log_process), self._idle["log process"])
@@ -229,7 +234,7 @@ class Invariants:
 
 
 def _ports() -> list[object]:
-    """Return the interfaces on the bridge, which the first pod makes."""
+    """Return the interfaces on the bridge; none before the first pod creates the bridge."""
     if not has_link(BRIDGE):
         return []
     shown = run(["ip", "-j", "link", "show", "master", BRIDGE], timeout=_IP_SECONDS)
@@ -239,7 +244,7 @@ def _ports() -> list[object]:
 
 def _difference(what: str, there: set[str] | frozenset[str], wanted: set[str]) -> list[str]:
     return [
-        *(f"{what}: {each} is there and belongs to no pod" for each in sorted(there - wanted)),
+        *(f"{what}: {each} belongs to no pod" for each in sorted(there - wanted)),
         *(f"{what}: {each or 'none'} is missing" for each in sorted(wanted - there)),
     ]
 
@@ -250,12 +255,12 @@ def _too_large(name: str, now: Size, idle: Size) -> list[str]:
         or now.descriptors > idle.descriptors + MORE_DESCRIPTORS
         or now.rss_mib > idle.rss_mib + MORE_MIB
     ):
-        return [f"the {name} has {now}, and had {idle} when it was idle"]
+        return [f"the {name} uses {now}; idle it used {idle}"]
     return []
 
 
 def sizes(target: Target) -> str:
-    """Say what server and log process take now."""
+    """Describe the sizes of the server and the log process."""
     with suppress(OSError, NodeError):
         log_process = target.log_process()
         of_logs = f"; log process {size(log_process)}" if log_process else ""

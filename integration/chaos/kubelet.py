@@ -1,7 +1,7 @@
-"""Brings pods up and takes them down as a kubelet does: it lists, does the next thing, and repeats what has failed.
+"""Brings pods up and takes them down as a kubelet does: it lists, does the next step, and retries after failures.
 
-An attempt is one more than that of the newest sandbox or container that is listed, so what has failed without a trace
-is repeated with the same attempt.
+The attempt number is one more than the newest listed sandbox or container has. So a step that failed without a trace is
+retried with the same attempt number.
 """
 
 import time
@@ -18,33 +18,33 @@ from shim.api.v1 import api_pb2 as pb
 
 READ_SECONDS = 5.0
 CHANGE_SECONDS = 20.0
-"""What a kubelet gives a call that changes something, scaled down: it then repeats it."""
+"""Timeout of an RPC that changes something, shorter than a kubelet's; after it the RPC is repeated."""
 GRACE_SECONDS = 2
 _AGAIN_SECONDS = 0.5
 _NEXT_SECONDS = 0.1
-"""Between two steps of a pod that is on its way."""
+"""Pause between two steps of a pod."""
 _EXEC_SECONDS = 3
 
 
 class Calm:
-    """When nothing fails any more, and how long everything may take from then on."""
+    """Holds when the last fault ended, and how long pods may take to converge afterwards."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
 
     def begin(self) -> None:
-        """Say that nothing fails from now on."""
+        """Note that all faults have ended."""
         self._since = time.monotonic()
 
     @property
     def has_begun(self) -> bool:
-        """Whether nothing fails any more."""
+        """Whether all faults have ended."""
         return self._since is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether everything ought to have succeeded."""
+        """Whether the time to converge has passed."""
         return self._since is not None and time.monotonic() > self._since + self._seconds
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Calm:
 
 
 class Kubelet:
-    """One worker for one pod. What it finds wrong goes into `found`."""
+    """The worker of one pod. Appends violations to `found`."""
 
     def __init__(self, cri: Cri, target: Target, pod: ChaosPod, found: list[str]) -> None:
         self._cri = cri
@@ -61,12 +61,12 @@ class Kubelet:
         self._found = found
 
     def bring_up(self, calm: Calm, *, after: float = 0.0) -> None:
-        """Have the pod run, beginning so many seconds later; gives up when it ought to have succeeded long ago."""
+        """Bring the pod up, starting after `after` seconds; gives up when `calm` is over."""
         time.sleep(after)
         self._until_done(self._sync, calm, "up")
 
     def take_down(self, calm: Calm, *, after: float = 0.0) -> None:
-        """Have nothing of the pod left, beginning so many seconds later."""
+        """Take the pod down, starting after `after` seconds."""
         time.sleep(after)
         self._until_done(self._remove, calm, "down")
 
@@ -78,7 +78,7 @@ class Kubelet:
                     return
                 time.sleep(_NEXT_SECONDS)
             except grpc.RpcError as error:
-                pod.error = _words(error)
+                pod.error = _describe(error)
                 time.sleep(_AGAIN_SECONDS)
         last = pod.error or "none"
         self._found.append(f"pod {pod.name} ({pod.kind}) is not {goal} {calm}; the last error was: {last}")
@@ -86,7 +86,7 @@ class Kubelet:
     # Up
 
     def _sync(self) -> bool:
-        """Do the next thing; True when there is none left."""
+        """Do the next step; return True when nothing is left to do."""
         sandboxes = self._sandboxes()
         newest = sandboxes[-1] if sandboxes else None
         if newest is None or newest.state != pb.SANDBOX_READY:
@@ -94,7 +94,7 @@ class Kubelet:
                 self._stop(sandbox)
             self._run(newest.metadata.attempt + 1 if newest else 0)
             return False
-        self._pod.sandboxes.add(newest.id)  # its RunPodSandbox may have succeeded after the client had gone
+        self._pod.sandboxes.add(newest.id)  # RunPodSandbox may have succeeded after the client's timeout
         for old in sandboxes[:-1]:
             self._stop(old)
             self._delete(old)
@@ -107,7 +107,7 @@ class Kubelet:
         return len(sandboxes) == 1
 
     def _forget_removed(self, listed: set[str]) -> None:
-        """Forget the containers that somebody has removed by hand."""
+        """Forget containers that were removed by hand."""
         for gone in self._target.removed_by_hand & self._pod.made.keys() - listed:
             del self._pod.made[gone]
 
@@ -118,7 +118,7 @@ class Kubelet:
         self._pod.ever.add(sandbox)
 
     def _advance(self, sandbox: pb.PodSandbox, name: str, listed: list[pb.Container]) -> bool:
-        """See to one container; whether something had to be done."""
+        """Bring one container closer to its goal; return whether anything had to be done."""
         mine = sorted((c for c in listed if c.metadata.name == name), key=lambda c: c.metadata.attempt)
         for dead in mine[:-1]:
             self._stop_container(dead)
@@ -127,8 +127,8 @@ class Kubelet:
         if newest is not None and newest.id not in self._pod.made:
             self._adopt(newest)
         if newest is not None and newest.state == pb.CONTAINER_RUNNING:
-            return self._pod.is_ended(name)
-        if newest is not None and self._pod.is_ended(name) and newest.state == pb.CONTAINER_EXITED:
+            return self._pod.runs_to_completion(name)
+        if newest is not None and self._pod.runs_to_completion(name) and newest.state == pb.CONTAINER_EXITED:
             request = pb.ContainerStatusRequest(container_id=newest.id)
             if self._cri.runtime.ContainerStatus(request, timeout=READ_SECONDS).status.exit_code == 0:
                 return False
@@ -139,7 +139,7 @@ class Kubelet:
         return True
 
     def _adopt(self, container: pb.Container) -> None:
-        """Note a container whose CreateContainer has succeeded after the client had gone."""
+        """Track a container whose CreateContainer succeeded after the client's timeout."""
         name, attempt = container.metadata.name, container.metadata.attempt
         self._pod.made[container.id] = Made(self._pod.logs / name / f"{attempt}.log", losses=-1)
         self._pod.attempts[name] = max(self._pod.attempts.get(name, 0), attempt + 1)
@@ -158,13 +158,13 @@ class Kubelet:
         self._cri.runtime.StartContainer(pb.StartContainerRequest(container_id=container), timeout=CHANGE_SECONDS)
 
     def _exec(self, sandbox: str) -> None:
-        """Run a command in a container, as a probe does; it may fail, but not answer something else."""
+        """Run a command in a container as a probe does: it may fail, but must not return wrong output."""
         running = [c for c in self._containers(sandbox) if c.state == pb.CONTAINER_RUNNING]
         for container in running[:1]:
             request = pb.ExecSyncRequest(container_id=container.id, cmd=["echo", "alive"], timeout=_EXEC_SECONDS)
             cuts = self._target.link.cuts
             answer = self._cri.runtime.ExecSync(request, timeout=CHANGE_SECONDS)
-            # The end of a connection that was cut is like that of the output.
+            # A cut connection looks like the end of the output.
             whole = cuts == self._target.link.cuts
             if answer.exit_code == 0 and answer.stdout != b"alive\n" and whole:
                 self._found.append(f"exec in {container.id[:12]} answered {answer.stdout!r}")
@@ -232,9 +232,9 @@ class Kubelet:
     def _missing(self, what: str, ids: set[str]) -> None:
         for each in ids:
             self._pod.sandboxes.discard(each)
-            self._found.append(f"a list without {what} {each[:12]} of pod {self._pod.name}, which exists")
+            self._found.append(f"a list omits {what} {each[:12]} of pod {self._pod.name}, which exists")
 
 
-def _words(error: grpc.RpcError) -> str:
+def _describe(error: grpc.RpcError) -> str:
     failed: Any = error
     return f"{failed.code().name} {failed.details()}"

@@ -1,4 +1,4 @@
-"""A way to the Engine that can be cut, slow or torn: bytes in both directions, whatever they mean."""
+"""A proxy to the Engine that can cut, delay or truncate connections. It does not interpret the bytes."""
 
 import socket
 import threading
@@ -14,12 +14,12 @@ _TEAR_CHANCE = 0.2
 
 
 class Link:
-    """Passes the connections at `path` on to an Engine. Thread-safe."""
+    """Forwards connections at `path` to an Engine. Thread-safe."""
 
     def __init__(self, upstream: Path, *, path: Path) -> None:
         self.path = path
         self.cuts = 0
-        """How many connections were ended before their time."""
+        """How many connections were cut."""
         self._upstream = upstream
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -43,7 +43,7 @@ class Link:
         self.cut()
 
     def cut(self) -> None:
-        """End all connections that are open."""
+        """Cut all open connections."""
         with self._lock:
             ends = list(self._open)
             self.cuts += len(ends)
@@ -53,7 +53,7 @@ class Link:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """End all connections, and every new one at once, while the block runs."""
+        """Cut all connections, and each new one at once, while the block runs."""
         with self._lock:
             self._down = True
         self.cut()
@@ -65,7 +65,7 @@ class Link:
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[None]:
-        """Keep each piece back for so long while the block runs."""
+        """Delay each chunk by `seconds` while the block runs."""
         with self._lock:
             self._delay = seconds
         try:
@@ -76,7 +76,7 @@ class Link:
 
     @contextmanager
     def torn(self, random: Random) -> Iterator[None]:
-        """Pass on only the first half of some pieces of answers, and end their connections, while the block runs."""
+        """While the block runs, forward only the first half of some chunks of answers, then cut the connection."""
         with self._lock:
             self._tears = random
         try:
@@ -98,7 +98,7 @@ class Link:
                     return
                 server.connect(str(self._upstream))
             except OSError:
-                return  # the Engine is down: the client sees its connection end
+                return  # the Engine is down: the client sees end of file
             back = threading.Thread(target=self._pass, args=(server, client), kwargs={"tears": True}, daemon=True)
             back.start()
             self._pass(client, server, tears=False)
@@ -115,7 +115,7 @@ class Link:
                 self._open.difference_update(ends)
 
     def _pass(self, source: socket.socket, target: socket.socket, *, tears: bool) -> None:
-        """Pass on until the source ends; a half-closed connection stays so."""
+        """Forward until the source ends; the other direction stays open."""
         with suppress(OSError):
             while piece := source.recv(_PIECE):
                 time.sleep(self._delay)

@@ -1,4 +1,4 @@
-"""Whether a container's CRI log has everything that Docker has of its output, once and in order."""
+"""Checks that a container's CRI log has all output that Docker has, once and in order."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +13,14 @@ from integration.node.engine import Engine, answers
 def log_violations(
     path: Path, engine: Engine, container: str, *, contiguous: bool, once: bool = True, ended: bool = True
 ) -> list[str]:
-    """Say what is wrong with the log of a container that counts up.
+    """Return what is wrong with the log of a container that counts up.
 
-    `contiguous` where Docker cannot have lost anything: then no number may be missing. One that has not run `once`
-    may have counted from 0 several times. Of a container that has `ended` all that Docker has must be there. Nothing
-    can be said while Docker does not answer.
+    `contiguous`: Docker cannot have lost output, so no number may be missing. Unless `once`, the container may have
+    started again and counted from 0 several times. If `ended`, the log must hold all output that Docker has. Docker's
+    output is not compared while Docker does not answer.
     """
     try:
-        # Asked first, since the SDK leaves its socket open when a connection is refused.
+        # Probed first, because the SDK leaves its socket open when a connection is refused.
         docker_has = _numbers_of_docker(engine, container) if answers(engine.socket) else []
     except (docker.errors.APIError, requests.RequestException):
         docker_has = []
@@ -41,14 +41,14 @@ def _numbers_of_docker(engine: Engine, container: str) -> list[int]:
 
 
 def faults_of(numbers: list[int], docker_has: list[int], *, contiguous: bool, once: bool = True) -> list[str]:
-    """Say what is wrong with the numbers of a log, beside those that Docker has."""
+    """Return what is wrong with the numbers of a log, given the numbers that Docker has."""
     found = []
     for before, after in pairwise(numbers):
         if after <= before and (once or after):
             found.append(f"{after} comes after {before}")
     missing = sorted(set(docker_has) - set(numbers))
     if missing:
-        found.append(f"{len(missing)} lines are missing that Docker has, the first is {missing[0]}")
+        found.append(f"{len(missing)} lines that Docker has are missing, the first is {missing[0]}")
     if contiguous and once and numbers and not missing and numbers != list(range(len(numbers))) and not found:
         lost = sorted(set(range(numbers[-1] + 1)) - set(numbers))
         found.append(f"{len(lost)} lines are missing, the first is {lost[0]}")

@@ -1,4 +1,4 @@
-"""Pods that go on in another pod, by a checkpoint, while parts of the node fail."""
+"""Pods that are checkpointed and restored as other pods while parts of the node fail."""
 
 import secrets
 import shutil
@@ -18,13 +18,13 @@ from shim.api.v1 import api_pb2 as pb
 LABEL = "moved"
 CALL_SECONDS = 60
 INSIST_SECONDS = 120.0
-"""Bound on the removal of a pod: the server may be away."""
+"""Bound on the removal of a pod: the server may be down."""
 _AGAIN_SECONDS = 0.2
 _COMMAND = ("sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /count; sleep 0.05; done")
 
 
 def move_pods(target: Target, seconds: float, random: Random) -> None:
-    """Move pods, one after the other, for so long. A call may fail; afterwards nothing of them may be there."""
+    """Move one pod after the other for `seconds`. An RPC may fail; afterwards no pod and no container may be left."""
     until = time.monotonic() + seconds
     while True:
         with connected(target.server.socket) as cri:
@@ -41,7 +41,7 @@ def move_pods(target: Target, seconds: float, random: Random) -> None:
 
 
 class _Move:
-    """One pod, its checkpoint, and the pod that goes on."""
+    """One pod, its checkpoint, and the pod restored from it."""
 
     def __init__(self, cri: Cri, directory: Path, *, containers: int) -> None:
         self._cri = cri
@@ -54,7 +54,7 @@ class _Move:
         self.error: grpc.RpcError | None = None
 
     def go(self) -> None:
-        """Make the pod, move it and see that it goes on."""
+        """Run the pod, checkpoint it, restore it and start its containers."""
         runtime = self._cri.runtime
         pod = self._pod("from")
         sandbox = runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=pod), timeout=CALL_SECONDS).pod_sandbox_id
@@ -79,7 +79,7 @@ class _Move:
             shutil.rmtree(self._directory)
 
     def remove_all(self) -> None:
-        """Remove both pods. An empty directory stays where the checkpoint has failed."""
+        """Remove both pods. A failed checkpoint leaves an empty directory."""
         _insist(self._remove_all)
 
     def _pod(self, uid: str) -> pb.PodSandboxConfig:
@@ -95,7 +95,7 @@ class _Move:
 
 
 def _insist(change: Callable[[], None]) -> None:
-    """Repeat a change until no call of it fails, at most INSIST_SECONDS."""
+    """Repeat a change until no RPC of it fails, for at most INSIST_SECONDS."""
     until = time.monotonic() + INSIST_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The schedule of a seed. Pure: the same seed gives the same schedule; only how long things take differs."""
+"""The schedule that a seed gives. Pure: the same seed gives the same schedule; only the durations of RPCs differ."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,36 +8,36 @@ from typing import Literal
 
 Kind = Literal["network", "host", "volume", "job"]
 KINDS: tuple[Kind, ...] = ("network", "network", "host", "volume", "job")
-"""Of pods; a pod network is what most have."""
+"""Kinds of pods by frequency: most pods use the pod network."""
 
 AT_ONCE = 8
-"""Pods that are made or removed in one round."""
+"""Pods that are added or removed in one round."""
 MOST_PODS = 12
-"""That are there after a round."""
+"""Bound on the pods that exist after a round."""
 MOST_FAULTS = 3
-"""Of one round; no two on the same part of the node."""
+"""Bound on the faults of one round; no two hit the same part of the node."""
 IDS = 1 << 16
 """How many ids a kubelet gives a pod in a user namespace."""
 _OWN_USERS = 1 / 3
-"""Of the pods, that are in user namespaces."""
+"""Share of the pods that are in user namespaces."""
 _BEGIN_SECONDS = 3.0
-"""Faults begin in this time from the begin of the round."""
+"""Faults start within this time of the start of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """A pod that is made, so many seconds after the begin of the round."""
+    """A pod to add, `at` seconds after the start of the round."""
 
     name: str
     kind: Kind
     at: float = 0.0
     first_id: int = 0
-    """The node's id of its root, in a user namespace that no other pod has; 0 for the node's own."""
+    """Host id of its root, for a user namespace that no other pod shares; 0 for the host's user namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldPod:
-    """A pod that is removed, so many seconds after the begin of the round."""
+    """A pod to remove, `at` seconds after the start of the round."""
 
     name: str
     at: float = 0.0
@@ -45,7 +45,7 @@ class OldPod:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault: its name, its begin and duration in seconds, and a seed for whatever it chooses by itself."""
+    """One fault: its name, its start and duration in seconds, and a seed for its random choices."""
 
     fault: str
     at: float
@@ -67,9 +67,9 @@ class Plan:
 
 
 def plans(seed: int, *, faults: Sequence[str], longest: float) -> Iterator[Plan]:
-    """Yield one round after the other, without end; a fault lasts at most `longest` seconds.
+    """Yield rounds without end; a fault lasts at most `longest` seconds.
 
-    `faults` are names, the part of the node that they hit before a space.
+    The word before the space in a name of `faults` is the part of the node that the fault hits.
     """
     random = Random(seed)
     present: list[str] = []

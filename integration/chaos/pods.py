@@ -1,4 +1,4 @@
-"""The pods, what they run, and what the kubelet knows of them."""
+"""The pods, their commands, and the kubelet's knowledge of them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +18,14 @@ _SERVICE = (
     f"n=0; while [ $n -lt 20 ]; do {_COUNT}; n=$((n+1)); done; sleep 1 & wait $!; done"
 )
 SERVICE = ("sh", "-c", _SERVICE)
-"""Counts up, 20 lines a second, and ends on SIGTERM."""
+"""Counts up, about 20 lines a second, and exits on SIGTERM."""
 JOB = ("sh", "-c", f"i=0; while [ $i -lt {JOB_LINES} ]; do {_COUNT}; done")
 _MOUNT = "/volume"
 
 
 @dataclass(slots=True)
 class Made:
-    """A container that was made: where its log is, and how often Docker may have lost output before (-1: unknown)."""
+    """A created container: the path of its log, and Docker's losses counted before it (-1: unknown)."""
 
     log: Path
     losses: int
@@ -33,24 +33,24 @@ class Made:
 
 @dataclass(slots=True)
 class ChaosPod:
-    """A pod, by what it is to be; `sandboxes` and `made` are what there is of it for sure."""
+    """The desired state of a pod; `sandboxes` and `made` hold what certainly exists."""
 
     name: str
     kind: Kind
     logs: Path
     volume: Path
     first_id: int = 0
-    """The node's id of its root, in a user namespace of its own; 0 for the node's own."""
+    """Host id of its root in its user namespace; 0 for the host's user namespace."""
     sandboxes: set[str] = field(default_factory=set)
-    """Whose RunPodSandbox has succeeded, and whose removal has not been asked for."""
+    """Sandboxes whose RunPodSandbox succeeded and whose removal was not requested."""
     made: dict[str, Made] = field(default_factory=dict)
-    """Containers whose CreateContainer has succeeded, and whose removal has not been asked for."""
+    """Containers whose CreateContainer succeeded and whose removal was not requested."""
     ever: set[str] = field(default_factory=set)
-    """All ids there have ever been."""
+    """All ids that the pod has ever had."""
     attempts: dict[str, int] = field(default_factory=dict)
-    """Of the next container of each name, which is never one that there was, in whatever sandbox."""
+    """Number of the next attempt for each container name; never reused, not even in another sandbox."""
     error: str = ""
-    """Of the last call that failed."""
+    """The last RPC error."""
 
     @property
     def uid(self) -> str:
@@ -64,7 +64,7 @@ class ChaosPod:
 
     @property
     def has_own_users(self) -> bool:
-        """Whether it is in a user namespace of its own."""
+        """Whether it has a user namespace."""
         return self.first_id > 0
 
     @property
@@ -97,11 +97,11 @@ class ChaosPod:
             **secured(namespace_options=self._namespaces),
         )
 
-    def is_ended(self, name: str) -> bool:
-        """Whether a container of this name is done when it has ended well."""
+    def runs_to_completion(self, name: str) -> bool:
+        """Whether a container of this name runs to completion."""
         return name == "job"
 
 
 def new_pod(plan: NewPod, *, logs: Path, volume: Path) -> ChaosPod:
-    """Make the pod of a schedule; nothing of it exists yet."""
+    """Return the pod of a schedule; nothing of it exists yet."""
     return ChaosPod(plan.name, plan.kind, logs / plan.name, volume, plan.first_id)

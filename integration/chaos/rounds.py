@@ -1,4 +1,4 @@
-"""One round after the other: pods come and go while faults happen, then what must be true is checked."""
+"""Runs the rounds: pods come and go while faults happen, then the invariants are checked."""
 
 import shutil
 import tempfile
@@ -24,9 +24,9 @@ from integration.pods.user_namespaces import features
 from integration.waiting import wait_until
 
 CALM_SECONDS = 180.0
-"""After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
+"""Time after the last fault in which every pod must converge; RPCs held up by a fault end first."""
 TRUE_SECONDS = 120.0
-"""After that: by then everything else is as it must be."""
+"""Time after convergence in which all other invariants must come true."""
 _AGAIN_SECONDS = 0.2
 _TEST_SECONDS = 30.0
 
@@ -35,7 +35,7 @@ Say = Callable[[str], object]
 
 @dataclass(slots=True)
 class Summary:
-    """What a run has found; `kept` is where the logs are, if it has found something."""
+    """The results of a run; `kept` is the directory of saved logs after a violation."""
 
     seed: int
     engine: str
@@ -57,9 +57,9 @@ class Summary:
 def run(
     node: Node, *, engine: str, seed: int, longest: float, go_on: Callable[[int], bool], say: Say, only: str = ""
 ) -> Summary:
-    """Run rounds while `go_on`, given the number of those done, says so; ends at the first round with a violation.
+    """Run rounds while `go_on(number of rounds done)`; stops at the first round with a violation.
 
-    A fault lasts at most `longest` seconds; `only` are the faults whose names contain it. NodeError when the node
+    A fault lasts at most `longest` seconds; only faults whose names contain `only` occur. Raises NodeError if the node
     cannot be set up.
     """
     summary = Summary(seed, engine)
@@ -89,15 +89,15 @@ class _Runner:
         self._pods: dict[str, ChaosPod] = {}
         self._has_user_namespaces = _has_user_namespaces(cri)
         if not self._has_user_namespaces:
-            say("no pod is in a user namespace: this node has none for pods")
+            say("no pod gets a user namespace: this node does not support them")
         self._warm_up()
         self._invariants = Invariants(target, cri)
 
     def round(self, plan: Plan) -> None:
-        """Do one round, and say what it was."""
+        """Run one round and print it."""
         summary, began, life = self._summary, time.monotonic(), self._target.life
         there = {each for pod in self._pods.values() for each in pod.ever}
-        seen_before = len(self._events.taken())
+        seen_before = len(self._events.received())
         faults = ", ".join(map(str, plan.steps))
         self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
         removed = [self._pods.pop(pod.name) for pod in plan.removed]
@@ -105,7 +105,7 @@ class _Runner:
         found = self._disturbed(plan, made, removed)
         self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
-        # However often Docker is lost: what has changed meanwhile is kept for who subscribes again.
+        # This holds however often Docker disconnects: the server keeps the changes for the next subscriber.
         if life == self._target.life and not found:
             found += self._missing_events(there, removed, seen_before, life)
         summary.rounds += 1
@@ -120,7 +120,7 @@ class _Runner:
         )
 
     def end(self) -> None:
-        """Remove all pods, and see that nothing is left."""
+        """Remove all pods, and check that nothing is left."""
         pods = list(self._pods.values())
         self._pods = {}
         found = self._disturbed(Plan(0, (), (), ()), [], pods)
@@ -133,7 +133,7 @@ class _Runner:
         self._say(f"{self._clock()} end: all pods removed, {moved} were moved, {left}")
 
     def _warm_up(self) -> None:
-        """Have what the first pods make for all that follow."""
+        """Run each kind of pod once, so that shared objects exist before the first snapshot."""
         pods = [
             self._new_pod(NewPod(f"first-{kind}-{first_id}", kind, first_id=first_id))
             for kind in sorted(set(KINDS))
@@ -141,7 +141,7 @@ class _Runner:
         ]
         found = self._disturbed(Plan(0, (), (), ()), pods, []) + self._disturbed(Plan(0, (), (), ()), [], pods)
         if found:
-            raise NodeError(f"a pod without any fault: {'; '.join(found)}")
+            raise NodeError(f"a pod failed without any fault: {'; '.join(found)}")
 
     def _new_pod(self, plan: NewPod) -> ChaosPod:
         if not self._has_user_namespaces:
@@ -149,7 +149,7 @@ class _Runner:
         return new_pod(plan, logs=self._target.dirs.logs, volume=self._target.volume.path)
 
     def _disturbed(self, plan: Plan, made: list[ChaosPod], removed: list[ChaosPod]) -> list[str]:
-        """Have the pods made and removed, and the others kept up, while the faults happen; returns what was wrong."""
+        """Add and remove pods and keep the others up while the faults happen; return the violations."""
         found: list[str] = []
         calm = Calm(CALM_SECONDS)
         later = {pod.name: pod.at for pod in plan.made} | {pod.name: pod.at for pod in plan.removed}
@@ -163,23 +163,23 @@ class _Runner:
                 return busy.submit(work, calm, after=0.0 if calm.has_begun else later.get(pod.name, 0.0))
 
             working = [worked(pod, down=True) for pod in removed] + [worked(pod, down=False) for pod in [*made, *kept]]
-            found += _troubles(plan, happening)
+            found += _failed_repairs(plan, happening)
             calm.begin()
             _wait(working)
-            # A kubelet synchronizes its pods all the time; here once more, when nothing fails.
+            # A kubelet synchronizes its pods all the time; here once more, after all faults have ended.
             _wait([worked(pod, down=False) for pod in [*kept, *made]])
         return found
 
     def _settled(self) -> list[str]:
         pods = list(self._pods.values())
         if not (self._target.server.daemon.running and self._target.engine.daemon.running):
-            return ["the server or dockerd does not run"]
+            return ["the server or dockerd is not running"]
         found = _until_none(lambda: self._invariants.violations(pods))
         found += _until_none(lambda: self._logs(pods))
         return [*found, *self._invariants.unexpected(), *self._event_violations()]
 
     def _event_violations(self) -> list[str]:
-        return event_violations(self._events.taken(), restarted=self._target.restarted_by_hand)
+        return event_violations(self._events.received(), restarted=self._target.restarted_by_hand)
 
     def _logs(self, pods: list[ChaosPod]) -> list[str]:
         try:
@@ -188,25 +188,25 @@ class _Runner:
             return [f"logs cannot be checked: {error}"]
 
     def _missing_events(self, there: set[str], removed: list[ChaosPod], seen_before: int, life: int) -> list[str]:
-        """Check that no event is missing, of a round through which one server lived."""
+        """Return the missing events of a round in which the server did not restart."""
         alive = {each for pod in self._pods.values() for each in (*pod.sandboxes, *pod.made)}
         ever = {each for pod in (*self._pods.values(), *removed) for each in pod.ever}
 
         def missing() -> list[str]:
-            seen = self._events.taken()
+            seen = self._events.received()
             started = {event.container for event in seen[seen_before:] if event.step == "started"}
             return missing_events(seen, life=life, made=alive - there, gone=(ever - alive) & started)
 
         return _until_none(missing)
 
     def _note(self, when: str, found: list[str]) -> None:
-        """Say what was found at once, and keep the logs: after such a round the node may not come down in order."""
+        """Print the violations and save the logs now: after such a round the teardown of the node may fail."""
         summary = self._summary
         summary.violations += [f"{when}: {each}" for each in found]
         for each in found:
             self._say(f"VIOLATION, seed {summary.seed}, {when}: {each}")
         if found:
-            summary.kept = _kept(self._target)
+            summary.kept = _save_logs(self._target)
             self._say(f"logs of the server and of dockerd: {summary.kept}")
 
     def _clock(self) -> str:
@@ -214,7 +214,7 @@ class _Runner:
 
 
 def _has_user_namespaces(cri: Cri) -> bool:
-    """Return whether pods can have user namespaces, once the server has tested that."""
+    """Return whether the server reports user namespaces, after its check."""
     try:
         wait_until(lambda: features(cri).user_namespaces, _TEST_SECONDS)
     except AssertionError:
@@ -222,8 +222,8 @@ def _has_user_namespaces(cri: Cri) -> bool:
     return True
 
 
-def _troubles(plan: Plan, happening: list[Future[None]]) -> list[str]:
-    """Wait for the faults; what could not be put right after one, such as a server that does not start, is wrong."""
+def _failed_repairs(plan: Plan, happening: list[Future[None]]) -> list[str]:
+    """Wait for the faults; return failed repairs, such as a server that did not start."""
     found = []
     for step, fault in zip(plan.steps, happening, strict=True):
         try:
@@ -239,15 +239,15 @@ def _wait(works: list[Future[None]]) -> None:
 
 
 def _until_none(check: Callable[[], list[str]]) -> list[str]:
-    """Return what a check says at the end of its time, nothing as soon as it says nothing."""
+    """Repeat a check until it finds nothing; return its violations after TRUE_SECONDS."""
     until = time.monotonic() + TRUE_SECONDS
     while (found := check()) and time.monotonic() < until:
         time.sleep(_AGAIN_SECONDS)
     return found
 
 
-def _kept(target: Target) -> Path:
-    """Copy the logs to where they outlive the run."""
+def _save_logs(target: Target) -> Path:
+    """Copy the logs to a directory that outlives the run."""
     kept = Path(tempfile.mkdtemp(prefix="pydockershim-chaos-", dir="/var/tmp"))
     shutil.copy(target.server.daemon.log, kept / "server.log")
     shutil.copy(target.engine.log, kept / "dockerd.log")

@@ -1,4 +1,4 @@
-"""One node: an engine with live-restore, the server on it, and what can fail around them."""
+"""One node: an engine with live-restore, the server on it, and the parts that can fail."""
 
 import os
 from collections.abc import Iterator
@@ -29,15 +29,18 @@ from shim.criu.layout import MANIFEST
 BRIDGE = "chaos0"
 SUBNET = "10.95.0.0/16"
 PLUGIN_SECONDS = 10
-"""How long a plugin may take, on this server."""
+"""Timeout of a CNI plugin on this server."""
 DOCKER_SECONDS = 15
-"""How long a call to Docker may take."""
+"""Timeout of a call to Docker."""
 _GRACE_SECONDS = 10
 
 
 @dataclass(slots=True)
 class Target:
-    """What pods run on. `life` counts servers, `losses` what may have made Docker lose output of its containers."""
+    """The node under test.
+
+    `life` counts starts of the server, `losses` counts events that may have made Docker lose output of containers.
+    """
 
     engine: Engine
     dirs: NodeDirs
@@ -47,7 +50,7 @@ class Target:
     volume: HangingVolume
     clock: Clock
     moves: Path
-    """Directory of checkpoints of pods."""
+    """Directory of pod checkpoints."""
     has_criu: bool
     moved: int = 0
     """Pods that have gone on in another pod."""
@@ -58,21 +61,21 @@ class Target:
     removed_by_hand: set[str] = field(default_factory=set)
 
     def start_server(self) -> None:
-        """Start the server; its socket may still be there from one that was killed."""
+        """Start the server; a killed server may have left its socket."""
         self.server.socket.unlink(missing_ok=True)
         self.life += 1
         self.server.start()
 
     @property
     def orders(self) -> set[str]:
-        """The containers that have an order for the OCI runtime."""
+        """Containers that have an order for the OCI runtime."""
         return {path.name for path in (self.dirs.state / ORDERS).glob("*")}
 
     @property
     def checkpoint_files(self) -> set[str]:
-        """What there is of checkpoints that are being made or restored, or have failed.
+        """Files of checkpoints and restores that are in progress or have failed.
 
-        A complete checkpoint is none of them: a server that is killed before its answer leaves it.
+        A complete checkpoint does not count: a server that is killed before its reply leaves it.
         """
         being_made = (self.dirs.state / CHECKPOINTING, self.dirs.state / RESTORING)
         paths = [path for directory in being_made for path in directory.glob("*")]
@@ -81,20 +84,20 @@ class Target:
         return {str(path) for path in paths}
 
     def snapshot(self) -> NodeSnapshot:
-        """Return what there is now of everything a pod could leave behind."""
+        """Return a snapshot of everything a pod could leave behind."""
         return self.dirs.snapshot(self.engine)
 
     def server_pid(self) -> int | None:
-        """Return the id of the server, None while there is none."""
+        """Return the pid of the server, None while it is down."""
         return _pid(self.server.daemon)
 
     def log_process(self) -> int | None:
-        """Return the id of the log process, None while there is none."""
+        """Return the pid of the log process, None while it is down."""
         server = self.server_pid()
         return None if server is None else log_process_of(server)
 
     def helper(self) -> int | None:
-        """Return the id of the helper process for host paths, None while there is none."""
+        """Return the pid of the helper process for host paths, None while it is down."""
         server = self.server_pid()
         return None if server is None else helper_of(server)
 
@@ -108,11 +111,11 @@ def _pid(daemon: Daemon) -> int | None:
 
 @contextmanager
 def new_target(node: Node, engine_name: str, home: Path, *, plugin_seconds: int = PLUGIN_SECONDS) -> Iterator[Target]:
-    """Run such a node below `home` while the block runs. NodeError when it cannot be set up."""
+    """Run such a node below `home` while the block runs. Raises NodeError if it cannot be set up."""
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
     (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
-    # Orders are in the state directory, as on a node: what happens to that happens to them.
+    # Orders are in the state directory, as on a real node, so faults of its disk hit them too.
     runtimes = ordered_runtime(home, orders=dirs.state / ORDERS)
     settings: dict[str, object] = {"live-restore": True, "runtimes": runtimes}
     engine = make_engine(node, engine_name, variant="-chaos", settings=settings)

@@ -1,4 +1,4 @@
-"""A few short rounds of chaos; `make chaos` runs it for longer."""
+"""A few short rounds of chaos; `make chaos` runs more."""
 
 import pytest
 
@@ -9,11 +9,11 @@ from integration.node.isolation import Node
 ROUNDS = 4
 SEED = 2
 LONGEST = 3.0
-"""Seconds of a fault."""
+"""Longest fault, in seconds."""
 
 
 @pytest.mark.timeout(900)
-def test_a_node_whose_parts_fail_is_whole_afterwards(node: Node, engine_name: str) -> None:
+def test_a_node_recovers_when_its_parts_fail(node: Node, engine_name: str) -> None:
     try:
         summary = rounds.run(
             node, engine=engine_name, seed=SEED, longest=LONGEST, go_on=lambda done: done < ROUNDS, say=print

@@ -1,4 +1,4 @@
-"""What is wrong with logs and events is found."""
+"""The checks of logs and events find violations."""
 
 import pytest
 
@@ -15,13 +15,15 @@ C = "c" * 64
         ([0, 1, 2, 3], [0, 1], True, []),
         ([0, 2], [0, 2], False, []),
         ([0, 2], [0, 2], True, ["1 lines are missing, the first is 1"]),
-        ([0, 1], [0, 1, 2, 3], False, ["2 lines are missing that Docker has, the first is 2"]),
+        ([0, 1], [0, 1, 2, 3], False, ["2 lines that Docker has are missing, the first is 2"]),
         ([0, 1, 1], [0, 1], False, ["1 comes after 1"]),
         ([0, 2, 1], [0, 1, 2], False, ["1 comes after 2"]),
         ([], [], True, []),
     ],
 )
-def test_logs(numbers: list[int], docker_has: list[int], contiguous: bool, said: list[str]) -> None:
+def test_missing_and_reordered_log_lines_are_found(
+    numbers: list[int], docker_has: list[int], contiguous: bool, said: list[str]
+) -> None:
     assert faults_of(numbers, docker_has, contiguous=contiguous) == said
 
 
@@ -30,10 +32,12 @@ def test_logs(numbers: list[int], docker_has: list[int], contiguous: bool, said:
     [
         ([0, 1, 2, 0, 1], [0, 1, 2, 0, 1], []),
         ([0, 1, 1], [0, 1], ["1 comes after 1"]),
-        ([0, 1], [0, 1, 0, 1, 2], ["1 lines are missing that Docker has, the first is 2"]),
+        ([0, 1], [0, 1, 0, 1, 2], ["1 lines that Docker has are missing, the first is 2"]),
     ],
 )
-def test_logs_of_a_container_restarted_by_hand(numbers: list[int], docker_has: list[int], said: list[str]) -> None:
+def test_the_log_of_a_restarted_container_may_begin_again(
+    numbers: list[int], docker_has: list[int], said: list[str]
+) -> None:
     assert faults_of(numbers, docker_has, contiguous=True, once=False) == said
 
 
@@ -51,7 +55,7 @@ def seen(*steps: str, life: int = 1) -> list[Seen]:
         (seen("created", "started") + seen("started", "stopped", life=2), 0),
     ],
 )
-def test_events(came: list[Seen], violations: int) -> None:
+def test_duplicate_and_reordered_events_are_found(came: list[Seen], violations: int) -> None:
     assert len(event_violations(came)) == violations
 
 
@@ -65,11 +69,11 @@ def test_events(came: list[Seen], violations: int) -> None:
         (("created", "deleted", "started"), 1),
     ],
 )
-def test_events_of_a_container_restarted_by_hand(steps: tuple[str, ...], violations: int) -> None:
+def test_a_restarted_container_may_start_and_stop_in_turn(steps: tuple[str, ...], violations: int) -> None:
     assert len(event_violations(seen(*steps), restarted={C})) == violations
 
 
-def test_events_that_never_came() -> None:
+def test_missing_events_are_found() -> None:
     came = seen("created", "started", "stopped")
     assert missing_events(came, life=1, made={C}, gone=set()) == []
     assert missing_events(came, life=1, made={C}, gone={C}) == [f"event deleted of {C[:12]} never came"]

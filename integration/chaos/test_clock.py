@@ -1,4 +1,4 @@
-"""The preloaded clock is what Python programs see."""
+"""Python programs see the preloaded clock."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ for _ in sys.stdin:
 """
 
 
-def test_the_wall_clock_jumps_and_no_other(tmp_path: Path) -> None:
+def test_the_wall_clock_jumps_and_the_monotonic_clock_does_not(tmp_path: Path) -> None:
     clock = Clock(tmp_path)
     if not clock.can_jump:
         pytest.skip("no compiler")

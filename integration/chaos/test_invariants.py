@@ -1,4 +1,4 @@
-"""What must be true is missed when it is not."""
+"""Each invariant is violated when the node is not as it must be."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ ENGINE = "28"
 
 @pytest.fixture(scope="module")
 def target(node: Node) -> Iterator[Target]:
-    make_engine(node, ENGINE, variant="-asked")  # skips where there is none
+    make_engine(node, ENGINE, variant="-asked")  # skips where the engine is missing
     with new_target(node, ENGINE, new_home("chaos-invariants")) as made:
         yield made
 
@@ -29,11 +29,11 @@ def cri(target: Target) -> Iterator[Cri]:
         yield client
 
 
-def test_nothing_is_missed_on_an_idle_node(target: Target, cri: Cri) -> None:
+def test_an_idle_node_has_no_violations(target: Target, cri: Cri) -> None:
     assert Invariants(target, cri).violations([]) == []
 
 
-def test_what_belongs_to_no_pod_is_found(target: Target, cri: Cri) -> None:
+def test_objects_that_belong_to_no_pod_are_found(target: Target, cri: Cri) -> None:
     invariants = Invariants(target, cri)
     lease = target.dirs.cni_leases / "chaos" / "10.95.0.200"
     pin, checkpoint = target.dirs.netns / "cri-left", target.dirs.state / "sandboxes" / "left.json"
@@ -48,24 +48,24 @@ def test_what_belongs_to_no_pod_is_found(target: Target, cri: Cri) -> None:
     for path in (lease, pin, checkpoint, order):
         path.unlink()
     assert found == [
-        f"Docker has container {container[:12]}, created, which is not listed",
-        "addresses in IPAM: 10.95.0.200 is there and belongs to no pod",
-        "pinned namespaces: cri-left is there and belongs to no pod",
-        "checkpoints: left is there and belongs to no pod",
-        "orders: left is there and belongs to no pod",
+        f"Docker has container {container[:12]}, created, which the server does not list",
+        "addresses in IPAM: 10.95.0.200 belongs to no pod",
+        "pinned namespaces: cri-left belongs to no pod",
+        "checkpoints: left belongs to no pod",
+        "orders: left belongs to no pod",
     ]
 
 
-def test_pods_that_are_not_there_and_others_that_are_too_many_are_found(target: Target, cri: Cri) -> None:
+def test_missing_pods_and_surplus_pods_are_found(target: Target, cri: Cri) -> None:
     invariants = Invariants(target, cri)
     wanted = new_pod(NewPod("wanted", "host"), logs=target.dirs.logs, volume=target.volume.path)
-    assert invariants.violations([wanted]) == ["pod wanted (host) has not one ready sandbox: none"]
+    assert invariants.violations([wanted]) == ["pod wanted (host) should have exactly one ready sandbox: none"]
     sandbox = cri.run(wanted.config(0))
     assert invariants.violations([wanted]) == ["containers of pod wanted (host): none"]
     other = cri.run(pod_config("other", linux=wanted.config(0).linux))
     assert invariants.violations([]) == [
-        "a sandbox of uid-other, which is gone",
-        "a sandbox of uid-wanted, which is gone",
+        "sandbox of removed pod uid-other",
+        "sandbox of removed pod uid-wanted",
     ]
     for each in (sandbox, other):
         cri.remove(each)

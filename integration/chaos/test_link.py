@@ -1,4 +1,4 @@
-"""The way to Docker fails as it is asked to, and passes on everything otherwise."""
+"""The proxy to Docker fails as requested, and forwards everything otherwise."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[Link]:
-    """A link to a server that sends back what it gets."""
+    """A link to an echo server."""
 
     def serve(client: socket.socket) -> None:
         with client, suppress(OSError):
@@ -46,7 +46,7 @@ def connected(link: Link) -> socket.socket:
 
 
 def answer(client: socket.socket, text: bytes) -> bytes:
-    """What comes back, up to the end of the connection or of the text."""
+    """Return the reply, up to the end of the connection or the length of the text."""
     got = b""
     with suppress(BrokenPipeError, ConnectionResetError):
         client.sendall(text)
@@ -55,7 +55,7 @@ def answer(client: socket.socket, text: bytes) -> bytes:
     return got
 
 
-def test_everything_passes(link: Link) -> None:
+def test_all_bytes_are_forwarded(link: Link) -> None:
     with connected(link) as client:
         assert answer(client, b"hello") == b"hello"
         client.shutdown(socket.SHUT_WR)
@@ -73,21 +73,21 @@ def test_open_connections_are_cut_and_new_ones_are_not(link: Link) -> None:
     assert link.cuts > 0
 
 
-def test_no_connection_lives_while_it_is_down(link: Link) -> None:
+def test_connections_fail_while_the_link_is_down(link: Link) -> None:
     with link.down(), connected(link) as client:
         assert answer(client, b"hello") == b""
     with connected(link) as client:
         assert answer(client, b"hello") == b"hello"
 
 
-def test_pieces_are_late(link: Link) -> None:
+def test_chunks_are_delayed(link: Link) -> None:
     with connected(link) as client, link.slow(0.2):
         began = time.monotonic()
         assert answer(client, b"hello") == b"hello"
         assert time.monotonic() - began >= 0.4  # there and back
 
 
-def test_answers_are_torn(link: Link) -> None:
+def test_some_answers_are_truncated(link: Link) -> None:
     torn = 0
     with link.torn(Random(1)):
         for _ in range(20):

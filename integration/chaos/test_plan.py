@@ -1,4 +1,4 @@
-"""A seed is a schedule."""
+"""A seed gives one schedule."""
 
 from itertools import islice
 
@@ -28,7 +28,7 @@ def test_pods_come_and_go_within_their_limits() -> None:
         assert len(present) <= MOST_PODS
 
 
-def test_a_third_of_the_pods_have_users_of_their_own() -> None:
+def test_a_third_of_the_pods_are_in_user_namespaces() -> None:
     first_ids = [pod.first_id for plan in some(6) for pod in plan.made]
     own = [first_id for first_id in first_ids if first_id]
     assert 0.25 < len(own) / len(first_ids) < 0.42
@@ -45,5 +45,5 @@ def test_faults_of_one_round_hit_different_parts() -> None:
         assert all(0 <= at <= last for at in [pod.at for pod in plan.made] + [pod.at for pod in plan.removed])
 
 
-def test_every_fault_comes_in_time() -> None:
+def test_every_fault_occurs() -> None:
     assert {step.fault for plan in some(5) for step in plan.steps} == set(FAULTS)

@@ -45,8 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         action="append",
         choices=ENGINES,
-        help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store; by default "
-        "what suits a test)",
+        help="engine to test against, may be repeated (28-containerd is 28 with the containerd image store; "
+        "default: the engines listed for each test)",
     )
     parser.addoption("--all-engines", action="store_true", help="run every test on each engine")
     parser.addoption(

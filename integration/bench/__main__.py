@@ -1,4 +1,7 @@
-"""Measure the server beside the floor. The exit status says whether that could be done, not how fast it is."""
+"""Compare the server with the floor.
+
+The exit status says whether the measurement succeeded, not how fast the server is.
+"""
 
 import argparse
 import datetime as dt
@@ -22,7 +25,7 @@ def main() -> int:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130  # as a shell reports SIGINT; everything has been removed on the way here
+        return 130  # the shell's code for SIGINT; everything has been removed by now
     print(f"\n{as_table(report)}")
     if arguments.json is not None:
         arguments.json.write_bytes(as_json(report))
@@ -35,8 +38,8 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=_count, default=15, help="rounds alone, and with pods present (%(default)s)")
-    parser.add_argument("--pods", type=_count, default=50, help="how many pods then are present (%(default)s)")
+    parser.add_argument("--rounds", type=_count, default=15, help="rounds without and with other pods (%(default)s)")
+    parser.add_argument("--pods", type=_count, default=50, help="number of other pods (%(default)s)")
     parser.add_argument(
         "--beside",
         type=_program,
@@ -45,24 +48,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PROGRAM",
         help="measure this containerd or cri-dockerd too; may be repeated",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="where a picture of the figures goes, as SVG")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="write a picture of the figures as SVG to this file"
+    )
     return parser
 
 
 def _program(text: str) -> Path:
     program = Path(text).absolute()
     if not rivals.known(program):
-        raise argparse.ArgumentTypeError(f"{program.name} is not a server that can be started here")
+        raise argparse.ArgumentTypeError(f"{program.name} is not a server that the benchmark can start")
     if not program.is_file():
-        raise argparse.ArgumentTypeError(f"there is no program {program}")
+        raise argparse.ArgumentTypeError(f"no such file: {program}")
     return program
 
 
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number
 
 

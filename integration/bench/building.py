@@ -1,7 +1,7 @@
-"""A node that builds: `python -m integration.bench.building` in a box.
+"""A node that builds images: `python -m integration.bench.building`, in isolation.
 
-A node with many images that people and CI jobs use as well: each call about images beside Docker's own, and what ten
-`docker tag` a second cost Docker, with the server and without it.
+On a node with many images that people and CI jobs also use: the time of each image RPC compared to Docker's call, and
+the cost of ten `docker tag` a second for Docker, with and without the server.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 FACTOR, MORE_MS = 1.2, 50.0
-"""A call may take so many times as long as Docker's own, and so much more."""
+"""A call may take FACTOR times as long as Docker's call, plus MORE_MS."""
 TAGS_FACTOR = 1.1
-"""Of Docker's processor time for tags by hand."""
+"""Bound on Docker's processor time for tags by hand, relative to the time without the server."""
 _PERIOD = 0.1
 """Seconds between two tags by hand."""
 _AT_ONCE = 16
@@ -41,7 +41,7 @@ Calls = Sequence[Callable[[], object]]
 
 
 def measure(engine_name: str, *, count: int, seconds: float) -> list[Bar]:
-    """Measure with `count` images, and tag for `seconds` with the server and without it."""
+    """Measure with `count` images; tag for `seconds` with the server and as long without it."""
     names = [f"ci/build{number}:latest" for number in range(count)]
     with prepared(engine_name) as setup:
         with step(f"loading {count} images"):
@@ -59,7 +59,7 @@ def measure(engine_name: str, *, count: int, seconds: float) -> list[Bar]:
 
 
 def _listed(cri: Cri, setup: Setup) -> bool:
-    """Whether the server has its first list, with which ImageFsInfo answers."""
+    """Whether the server has its first list of images, which ImageFsInfo needs."""
     try:
         return len(cri.images.ListImages(pb.ListImagesRequest()).images) >= len(setup.engine.api.images())
     except grpc.RpcError as error:
@@ -87,12 +87,12 @@ def _calls(api: docker.APIClient, cri: Cri, names: Sequence[str]) -> list[Bar]:
         _bar("ListImages", [lambda: cri.images.ListImages(pb.ListImagesRequest())] * 3, [api.images]),
         bar("ImageStatus, for the first time", status, api.inspect_image, lambda: take(_EACH)),
         bar("ImageStatus, again", status, api.inspect_image, lambda: [names[0]] * _EACH),
-        bar("ImageStatus of what is not there", status, partial(images.image_id, api), lambda: ["ci/none:1"] * _EACH),
+        bar("ImageStatus of a missing image", status, partial(images.image_id, api), lambda: ["ci/none:1"] * _EACH),
         _bar("ImageFsInfo", [lambda: cri.images.ImageFsInfo(pb.ImageFsInfoRequest())] * _EACH, [api.info] * _EACH),
         bar("RemoveImage by name", remove, api.remove_image, lambda: take(_EACH)),
         bar("RemoveImage by id, as a kubelet collects images", remove, api.remove_image, lambda: ids(3 * _EACH)),
         _bar(
-            f"RemoveImage, {_AT_ONCE} side by side",
+            f"RemoveImage, {_AT_ONCE} at once",
             [partial(_at_once, remove, take(_AT_ONCE))],
             [partial(_at_once, api.remove_image, take(_AT_ONCE))],
         ),
@@ -157,7 +157,7 @@ def _pull(cri: Cri, name: str) -> None:
 
 
 def _tags(engine: Engine, *, seconds: float) -> float:
-    """Tag one image under five names in turn; return the processor time that this costs Docker, in seconds a tag."""
+    """Tag an image under five names in turn; return Docker's processor time for each tag, in seconds."""
     before, began, count = _processor_seconds(engine), time.monotonic(), 0
     while time.monotonic() - began < seconds:
         engine.api.tag(images.BUSYBOX, "ci/loop", str(count % 5))
@@ -167,7 +167,7 @@ def _tags(engine: Engine, *, seconds: float) -> float:
 
 
 def _processor_seconds(engine: Engine) -> float:
-    """Return the processor time of dockerd and its containerd until now, to the nanosecond."""
+    """Return the processor time of dockerd and its containerd so far, in seconds with a resolution of 1 ns."""
     daemon = engine.daemon.pid
     children = Path(f"/proc/{daemon}/task/{daemon}/children")
     pids = [
@@ -183,8 +183,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.building", description=__doc__)
     engines = (*ENGINES, "28-containerd", "29-containerd")
     parser.add_argument("--engine", choices=engines, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--images", type=int, default=1000, help="on the node (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of tags by hand (%(default)s)")
+    parser.add_argument("--images", type=int, default=1000, help="number of images on the node (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of tags by hand (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, count=arguments.images, seconds=arguments.seconds))
 

@@ -1,6 +1,6 @@
-"""Times of ADD and DEL by plugin, of the list that the shipped template makes and of bandwidth: `make bench-cni`.
+"""Times of ADD and DEL for each plugin of the shipped template and bandwidth: `make bench-cni`.
 
-Each plugin is run as the server runs it, in a namespace of its own; what the server adds is in the last row.
+Each plugin runs as the server runs it, in a fresh network namespace; the last row includes the server's overhead.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("bench: it runs in isolation only: make bench-cni", file=sys.stderr)
+        print("bench: runs only in isolation: make bench-cni", file=sys.stderr)
         return 1
     times = measure(node, rounds=arguments.rounds)
     print(f"{'ms, median of ' + str(arguments.rounds):32} {'ADD':>8} {'DEL':>8}")
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def measure(node: Node, *, rounds: int) -> Times:
-    """Attach and release so many pods, one after the other."""
+    """Attach and release `rounds` pods, one after the other."""
     home = HOME / "bench-cni"
     (home / "log").mkdir(parents=True)
     bin_dir = _timing_plugins(home, node.tools.root / "usr/lib/cni")
@@ -68,7 +68,7 @@ def measure(node: Node, *, rounds: int) -> Times:
         for plugin, verb, milliseconds in _taken(home / "log"):
             times[plugin, verb].append(milliseconds)
         if number == 0:
-            times.clear()  # it makes the bridge and the chains that all share
+            times.clear()  # the first pod creates the bridge and the chains that all share
     remove_link("cbr0")
     return dict(sorted(times.items(), key=lambda item: item[0][0].startswith("the list")))
 
@@ -96,7 +96,7 @@ def _attachment(home: Path, netns: Path, *, number: int) -> Attachment:
 
 
 def _timing_plugins(home: Path, real: Path) -> Path:
-    """Make wrappers that note when each plugin began and ended; host-local is called by bridge through them, too."""
+    """Wrap the plugins to log when each began and ended; bridge calls host-local through its wrapper, too."""
     bin_dir = home / "bin"
     bin_dir.mkdir()
     for plugin in real.iterdir():
@@ -131,7 +131,7 @@ def _namespace(path: Path) -> Iterator[Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.cni", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="pods, one after the other (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of pods, one after the other (%(default)s)")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Processor time and memory of the server's own processes: a pod from its run to its removal, and a node that is idle.
+"""Processor time and memory of the server's processes, for a pod's life and on an idle node.
 
-`python -m integration.node run --disk python -m integration.bench.cpu`. Unlike times from end to end, processor time
-hardly depends on what else runs on the machine, but much on the machine: `--before DIR` measures the server of another
-checkout in turn, on the libraries of this one. What Docker and CNI plugins take is not counted.
+`python -m integration.node run --disk python -m integration.bench.cpu`. Unlike latency, processor time hardly depends
+on other work on the machine, but much on the machine itself. So `--before DIR` measures the server of another checkout
+in turn, with the libraries of this checkout. Docker and CNI plugins are not counted.
 """
 
 import argparse
@@ -31,25 +31,25 @@ from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 
 AT_ONCE = 4
-"""Pods made or removed at the same time."""
+"""Pods added or removed at the same time."""
 EXECS = 3
-"""In each pod, after its start."""
+"""Execs in each pod after its start."""
 PROBE_SECONDS = 10
-"""Between two execs of one pod while the node is idle: the interval of a probe that sets none."""
+"""Seconds between two execs in a pod while the node is idle: a probe's default interval."""
 _SETTLE_SECONDS = 2.0
-"""For what follows an answer, such as the end of a burst of events, to be done before times are taken."""
+"""Pause before a measurement, so that work after a reply, such as the end of a burst of events, is done."""
 
 _PROCESSES = {"shim.logs.worker": "log process", "shim.hostfs.worker": "helper"}
 _SERVER = "server"
 _COUNTED = (_SERVER, "log process")
-"""Processes that the bars are about."""
+"""Processes that the bars count."""
 
 POD_LIMIT_MS = 40.0
-"""Half of what it was on the machine on which the bar was set."""
+"""Half of the value that was measured when the bar was set, on the machine of that time."""
 TURNS = 4
-"""Of each of two servers that are compared."""
+"""Turns of each of two servers that are compared."""
 IDLE_LIMIT_SECONDS = 0.75
-"""In PROBE_SECONDS, with a probe in each of 100 pods."""
+"""Processor time in PROBE_SECONDS, with a probe in each of 100 pods."""
 PSS_LIMIT_MIB = 85.0
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -57,19 +57,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 T = TypeVar("T")
 
 Of = Mapping[str, float]
-"""A figure of each process by its name."""
+"""A figure for each process by its name."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run found out, by process."""
+    """The figures of one run, by process."""
 
     machine: Machine
     engine: Docker
     pods: int
     up_ms: Of
-    """Processor time a pod, from RunPodSandbox to the last ExecSync."""
+    """Processor time for each pod, from RunPodSandbox to the last ExecSync."""
     down_ms: Of
-    """Processor time a pod, from StopContainer to RemovePodSandbox."""
+    """Processor time for each pod, from StopContainer to RemovePodSandbox."""
     idle_seconds: Of
     """Processor time in PROBE_SECONDS, with a probe in each pod and two lists a second."""
     before_mib: Of
@@ -79,7 +79,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bars(self) -> list[Bar]:
-        """Compare with what is promised."""
+        """The figures compared with the promised limits."""
         pod = _counted(self.up_ms) + _counted(self.down_ms)
         return [
             bar_of("processor time a pod", unit="ms", limit=POD_LIMIT_MS, value=pod),
@@ -94,18 +94,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two servers in turn: processor time a pod, milliseconds."""
+    """Two servers in turn: processor time for each pod, in milliseconds."""
 
     machine: Machine
     engine: Docker
     pods: int
-    """Of each turn."""
+    """Pods of each turn."""
     before_ms: list[float]
     now_ms: list[float]
 
     @property
     def ratio(self) -> float:
-        """Median of the turns."""
+        """Median over the turns."""
         return statistics.median(now / before for before, now in zip(self.before_ms, self.now_ms, strict=True))
 
 
@@ -130,7 +130,7 @@ def main() -> int:
 
 
 def measure(engine_name: str, *, pods: int, idle_seconds: int) -> Report:
-    """Measure `pods` pods, and them idle for `idle_seconds`. NodeError when it cannot be set up."""
+    """Measure `pods` pods, and then the idle node for `idle_seconds`. Raises NodeError if setup fails."""
     load_before = os.getloadavg()[0]
     with prepared(engine_name) as setup, serving(setup) as (server, cri):
         client, logs = PodClient(cri), str(setup.logs)
@@ -156,9 +156,9 @@ def measure(engine_name: str, *, pods: int, idle_seconds: int) -> Report:
 
 
 def compare(engine_name: str, *, before: Path, pods: int) -> Comparison:
-    """Measure `pods` pods of each server, in TURNS turns. NodeError when it cannot be set up."""
+    """Measure `pods` pods on each server, in TURNS turns. Raises NodeError if setup fails."""
     if not (before / "shim" / "__main__.py").is_file():
-        raise NodeError(f"--before {before}: no checkout of this repository")
+        raise NodeError(f"--before {before}: not a checkout of this repository")
     load_before = os.getloadavg()[0]
     each = max(1, pods // TURNS)
     turns: dict[Path | None, list[float]] = {before.absolute(): [], None: []}
@@ -174,7 +174,7 @@ def compare(engine_name: str, *, before: Path, pods: int) -> Comparison:
 
 
 def _pod_ms(setup: Setup, *, checkout: Path | None, pods: int) -> float:
-    """Return the processor time of a pod from its run to its removal, milliseconds."""
+    """Return the processor time of a pod's whole life, in milliseconds."""
     with serving(setup, checkout=checkout) as (server, cri):
         client, logs = PodClient(cri), str(setup.logs)
         client.down(Timings(), _up(client, cri, "warm-up", logs=logs))
@@ -184,7 +184,7 @@ def _pod_ms(setup: Setup, *, checkout: Path | None, pods: int) -> float:
 
 
 def comparison_table(report: Comparison) -> str:
-    """Return the comparison to read."""
+    """Return the comparison as text."""
     turns = zip(report.before_ms, report.now_ms, strict=True)
     return "\n".join(
         [
@@ -203,7 +203,7 @@ def comparison_table(report: Comparison) -> str:
 
 
 def as_table(report: Report) -> str:
-    """Return the report to read."""
+    """Return the report as text."""
     rows = {
         "ms a pod, up": report.up_ms,
         "ms a pod, down": report.down_ms,
@@ -254,7 +254,7 @@ def _all_down(client: PodClient, pods: Sequence[TimedPod]) -> None:
 
 
 def _idle(cri: Cri, pods: Sequence[TimedPod], *, seconds: int) -> None:
-    """Read as a kubelet does, and run each pod's probe once in PROBE_SECONDS, spread over them."""
+    """Poll as a kubelet does, and run each pod's probe once in PROBE_SECONDS, evenly spread."""
     stopped = threading.Event()
     reading = threading.Thread(target=_read, args=(cri, stopped))
     reading.start()
@@ -278,7 +278,7 @@ def _read(cri: Cri, stopped: threading.Event) -> None:
 
 
 def _spent(server: Server, work: Callable[[], T]) -> tuple[T, Of]:
-    """Return what `work` returns, and the seconds of the processor that each process took for it."""
+    """Return the result of `work` and the processor seconds that each process spent on it."""
     before = _figures(server, _cpu_seconds)
     result = work()
     time.sleep(_SETTLE_SECONDS)
@@ -295,7 +295,7 @@ def _figures(server: Server, figure: Callable[[Path], float]) -> Of:
 
 
 def _child_name(proc: Path, *, parent: int) -> str | None:
-    """Return the name of a process of the server's own, None for any other and one that has just ended."""
+    """Return the name of a child process of the server; None for other and for exited processes."""
     try:
         if int(_stat(proc)[1]) != parent:
             return None
@@ -310,7 +310,7 @@ def _cpu_seconds(proc: Path) -> float:
 
 
 def _stat(proc: Path) -> list[str]:
-    """Return the fields of stat behind the name, which may have blanks: from the third on (proc(5))."""
+    """Return the fields of stat from the third on (proc(5)); the second is the name, which may contain blanks."""
     return (proc / "stat").read_text().rpartition(")")[2].split()
 
 
@@ -326,12 +326,10 @@ def _counted(of: Of) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.cpu", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--pods", type=int, default=100, help="how many (%(default)s)")
-    parser.add_argument("--seconds", type=int, default=60, help="how long they are idle (%(default)s)")
-    parser.add_argument(
-        "--before", type=Path, metavar="DIR", help="another checkout, whose server's pods are compared with this one's"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    parser.add_argument("--pods", type=int, default=100, help="number of pods (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="duration of the idle phase (%(default)s)")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="checkout whose server is compared with this one's")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
     return parser
 
 

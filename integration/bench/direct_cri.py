@@ -1,7 +1,7 @@
-"""A CRI client with as little between as there can be: one connection, HTTP/2 frames, no client library.
+"""A minimal CRI client: one connection, HTTP/2 frames, no client library.
 
-The floor's client, `floor.DirectDocker`, is as bare. grpcio's takes about 1 ms longer for one call, which is neither
-the server's time nor that of a kubelet: no kubelet is a Python program.
+The floor's client, `floor.DirectDocker`, is as small. grpcio adds about 1 ms to a call. This time belongs neither to
+the server nor to a kubelet, which is no Python program.
 """
 
 import select
@@ -18,17 +18,17 @@ from shim.api.v1.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 _SECONDS = 120.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-# Types of frames, and flags (RFC 9113, section 6).
+# Frame types and flags (RFC 9113, section 6).
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 
 _INITIAL_WINDOW_SIZE = 4
 _WIDE = 1 << 30
-"""Bytes the server may send on each stream, and on the connection: more than all answers take."""
+"""Flow-control window of each stream and of the connection, in bytes: larger than any answer."""
 
 
 def _literal(name: str, value: str) -> bytes:
-    """Encode a header without any compression (RFC 7541, section 6.2.2), so that it says the same at each call."""
+    """Encode a header without compression (RFC 7541, section 6.2.2), so that each call sends the same bytes."""
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
@@ -50,11 +50,12 @@ def _headers(path: str) -> bytes:
 def direct_cri(path: Path) -> Iterator[Cri]:
     """Connect to a CRI server, for one call at a time."""
     with DirectChannel(path) as channel:
-        yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))  # type: ignore[arg-type] # what stubs use of one
+        # type: ignore[arg-type] # has the methods that stubs use
+        yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))
 
 
 class DirectChannel:
-    """One connection to a gRPC server, for one call of one answer at a time, in place of a `grpc.Channel`."""
+    """A connection to a gRPC server for one unary call at a time, in place of a `grpc.Channel`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,22 +84,22 @@ class DirectChannel:
         response_deserializer: Callable[[bytes], Any],
         **_options: object,
     ) -> Callable[[Any], Any]:
-        """Return a method of a stub. It raises RuntimeError where the server answers with anything but a message."""
+        """Return a method of a stub. It raises RuntimeError unless the server answers with a message."""
         headers = _headers(path)
 
         def call(request: Any) -> Any:
             answer = self._call(headers, request_serializer(request))
-            if not answer:  # a status alone: the error and its words are in the server's log
+            if not answer:  # only a status: the server's log has the error
                 raise RuntimeError(f"{path} failed")
             return response_deserializer(answer[5:])
 
         return call
 
     def unary_stream(self, path: str, *_serializers: object, **_options: object) -> Callable[[Any], NoReturn]:
-        """Return a method of a stub that cannot be called."""
+        """Return a method of a stub that raises NotImplementedError."""
 
         def call(_request: Any) -> NoReturn:
-            raise NotImplementedError(f"{path} has more than one answer")
+            raise NotImplementedError(f"{path} is a streaming call")
 
         return call
 
@@ -114,7 +115,7 @@ class DirectChannel:
         return self._answer()
 
     def _has_ended(self) -> bool:
-        """Return whether the server has ended the connection, as it does after unanswered pings."""
+        """Return whether the server has closed the connection, as it does after unanswered pings."""
         try:
             while self._arrived or select.select([self._socket], [], [], 0)[0]:
                 kind, flags, _stream, payload = self._next()
@@ -126,7 +127,7 @@ class DirectChannel:
         return False
 
     def _answer(self) -> bytes:
-        """Read until the stream has ended; gives what is in its DATA frames."""
+        """Read until the stream ends; return the payload of its DATA frames."""
         body = b""
         while True:
             kind, flags, stream, payload = self._next()
@@ -144,11 +145,11 @@ class DirectChannel:
 
     def _next(self) -> tuple[int, int, int, bytes]:
         """Read one frame: its type, flags, stream and payload."""
-        head = self._taken(9)
+        head = self._read(9)
         kind, flags, stream = struct.unpack(">BBI", head[3:])
-        return kind, flags, stream, self._taken(int.from_bytes(head[:3], "big"))
+        return kind, flags, stream, self._read(int.from_bytes(head[:3], "big"))
 
-    def _taken(self, size: int) -> bytes:
+    def _read(self, size: int) -> bytes:
         while len(self._arrived) < size:
             piece = self._socket.recv(1 << 16)
             if not piece:

@@ -1,8 +1,7 @@
-"""What an exec costs: `python -m integration.bench.exec` in a box.
+"""The cost of an exec: `python -m integration.bench.exec`, in isolation.
 
-`true` is run in a container by ExecSync with the server's own exec, by Docker's API alone and by `runc exec` alone, in
-turn. What counts is the processor time of the whole machine, client included, so it is to be idle
-otherwise.
+`true` runs in a container, in turn through ExecSync with the server's own exec, through Docker's API and through `runc
+exec`. The figure is the processor time of the whole machine, client included, so the machine must be idle otherwise.
 """
 
 import argparse
@@ -28,18 +27,18 @@ from integration.node.engine import program
 
 OWN, DOCKER, RUNC = "own exec", "Docker's API", "runc exec"
 SHARE = 0.2
-"""Of the processor time of Docker's exec."""
+"""Bound on the processor time, relative to Docker's exec."""
 MEDIAN_MS, LAST_MS = 10.0, 25.0
-"""Latency: the median of one after the other, and of AT_ONCE side by side the 99th of 100."""
+"""Bounds on latency: the median of sequential execs, and the 99th percentile of AT_ONCE concurrent execs."""
 AT_ONCE = 8
 EACH = 50
 """Execs of one measurement."""
 PER_MINUTE = 1000
-"""Execs a minute, as probes of 100 pods may ask for."""
+"""Execs a minute, as many as the probes of 100 pods."""
 STEADY_SHARE = 0.15
-"""Of a processor, for all that these execs take."""
+"""Bound on the processors that these execs use."""
 PSS_MIB = 8.0
-"""Memory of the exec program."""
+"""Bound on the memory of the exec program."""
 
 
 @dataclass
@@ -47,9 +46,9 @@ class Took:
     """Measurements of one way."""
 
     wall_ms: list[float] = field(default_factory=list)
-    """Of each exec."""
+    """Duration of each exec."""
     cpu_ms: list[float] = field(default_factory=list)
-    """Of the whole machine, the mean of each measurement."""
+    """Processor time of the whole machine for each exec, the mean of each measurement."""
 
 
 def measure(engine_name: str, *, rounds: int, pods: int, seconds: float) -> list[Bar]:
@@ -69,21 +68,21 @@ def measure(engine_name: str, *, rounds: int, pods: int, seconds: float) -> list
                     _measure(ways[way], took[way])
         for way, each in took.items():
             print(f"{way:28} {statistics.median(each.wall_ms):6.1f} ms, processor {_cpu(each):6.1f} ms")
-        with step(f"{AT_ONCE} side by side"):
-            last = _side_by_side(ways[OWN])
+        with step(f"{AT_ONCE} at once"):
+            last = _concurrent(ways[OWN])
         with step(f"{PER_MINUTE} execs a minute over {pods} pods, for {seconds:g} s"):
             steady = _steady(own, [_container(own, setup, name=f"exec-{number}") for number in range(pods)], seconds)
         memory = _memory()
     return [
         Bar(
-            "processor time of an exec, beside Docker's",
+            "processor time of an exec, relative to Docker's",
             _cpu(took[OWN]) / _cpu(took[DOCKER]),
             "times",
             SHARE,
             at_most=True,
         ),
         Bar("ExecSync of `true`, median", statistics.median(took[OWN].wall_ms), "ms", MEDIAN_MS, at_most=True),
-        Bar(f"ExecSync of `true`, {AT_ONCE} side by side, 99 of 100", last, "ms", LAST_MS, at_most=True),
+        Bar(f"ExecSync of `true`, {AT_ONCE} at once, p99", last, "ms", LAST_MS, at_most=True),
         Bar(f"{PER_MINUTE} execs a minute: processors", steady, "", STEADY_SHARE, at_most=True),
         Bar("memory of the exec program", memory, "MiB", PSS_MIB, at_most=True),
     ]
@@ -107,7 +106,7 @@ def _measure(run: Callable[[], object], took: Took) -> None:
     took.cpu_ms.append((_busy() - busy) / EACH * 1000)
 
 
-def _side_by_side(run: Callable[[], object]) -> float:
+def _concurrent(run: Callable[[], object]) -> float:
     def timed(_: int) -> float:
         began = time.perf_counter()
         run()
@@ -119,7 +118,7 @@ def _side_by_side(run: Callable[[], object]) -> float:
 
 
 def _steady(cri: Cri, containers: Sequence[str], seconds: float) -> float:
-    """Run execs at PER_MINUTE; return how many processors they take beyond what the machine takes without them."""
+    """Run PER_MINUTE execs a minute; return how many processors they use beyond those of the idle machine."""
     idle = _processors(seconds / 4, partial(time.sleep, seconds / 4))
     turns = cycle(containers)
     began, done = time.monotonic(), 0
@@ -145,7 +144,7 @@ def _cpu(took: Took) -> float:
 
 
 def _busy() -> float:
-    """Return the seconds that the machine's processors have worked."""
+    """Return the busy seconds of all processors."""
     user, nice, system, _, _, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + interrupts + soft) / 100
 
@@ -164,7 +163,7 @@ def _by_runc(setup: Setup, container: str) -> None:
 
 
 def _memory() -> float:
-    """Return the MiB of the exec program, what it shares with others counted in parts."""
+    """Return the PSS of the exec program, in MiB."""
     for path in Path("/proc").glob("[0-9]*/smaps_rollup"):
         try:
             if b"own_exec" in (path.parent / "cmdline").read_bytes():
@@ -172,16 +171,16 @@ def _memory() -> float:
                 return int(rollup.partition("Pss:")[2].split()[0]) / 1024
         except OSError:
             continue  # it has ended
-    raise AssertionError("there is no exec program")
+    raise AssertionError("no exec program runs")
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.exec", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="of each way (%(default)s)")
-    parser.add_argument("--pods", type=int, default=20, help="with execs all the time (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of these execs (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="measurements of each way (%(default)s)")
+    parser.add_argument("--pods", type=int, default=20, help="number of pods with steady execs (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the steady execs (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(
         partial(measure, arguments.engine, rounds=arguments.rounds, pods=arguments.pods, seconds=arguments.seconds)

@@ -1,7 +1,7 @@
-"""A pod of fifty containers: `python -m integration.bench.fifty` in a box.
+"""A pod of fifty containers: `python -m integration.bench.fifty`, in isolation.
 
-The pod is run, and its containers are made and started, eight at a time; then it is stopped and removed, which the
-floor does eight at a time as well, by one forced removal of each.
+The pod runs, and its containers are created and started, eight at a time. Then it is stopped and removed. The floor
+removes eight containers at a time as well, each by a forced removal.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from shim.api.v1 import api_pb2 as pb
 
 SIZE = 50
 FACTOR = 1.1
-"""How many times as long as the floor the start may take, and the stop and removal."""
-PIDS = {"own PID namespaces": pb.CONTAINER, "a shared PID namespace": pb.POD}
+"""Bound on the start, and on the stop and removal, relative to the floor."""
+PIDS = {"separate PID namespaces": pb.CONTAINER, "a shared PID namespace": pb.POD}
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -113,7 +113,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.fifty", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each side (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each side (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
 

@@ -1,4 +1,4 @@
-"""From timings to medians, ratios and bars. Pure."""
+"""Computes medians, ratios and bars from timings. Pure."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ import msgspec
 from integration.bench.timings import Timings
 
 FLOOR, SERVER = "floor", "server"
-"""Names of the two sides that there always are."""
+"""Names of the two sides of every run."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of the server beside those of the floor that do the same work."""
+    """Calls of the server compared to the floor's calls for the same work."""
 
     name: str
     floor_ms: float
@@ -32,13 +32,13 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     server_ms: float
     of_medians: float
     of_pairs: float
-    """Median of the ratios within each round, whose two sides ran right after each other."""
+    """Median of the ratios within each round, whose two sides ran in direct succession."""
     of_quartiles: float
-    """Of the lower quartiles: where others use the machine too, the faster rounds say more."""
+    """Ratio of the lower quartiles: when others use the machine too, the faster rounds are more reliable."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """Rounds with so many other pods present."""
+    """Rounds with `pods` other pods present."""
 
     pods: int
     calls: list[Call]
@@ -46,19 +46,19 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server takes at one moment."""
+    """The server's resources at one moment."""
 
     when: str
     rss_mib: float
     threads: int
     descriptors: int
-    """Without files of control groups, of which some are open for each container that runs."""
+    """Without cgroup files, some of which are open for each running container."""
     cpu_seconds: float
-    """Since its start."""
+    """Processor time since the server's start."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """So many pods at once through the server."""
+    """`pods` pods through the server, `at_once` at a time."""
 
     pods: int
     at_once: int
@@ -67,7 +67,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtOnce(msgspec.Struct, frozen=True, kw_only=True):
-    """So many pods at once on either side; medians over a few turns."""
+    """`pods` pods on either side, `at_once` at a time; medians over a few turns."""
 
     pods: int
     at_once: int
@@ -76,23 +76,23 @@ class AtOnce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Images(msgspec.Struct, frozen=True, kw_only=True):
-    """Pulls beside Docker's own, and the list of so many images."""
+    """Pulls compared to Docker's, and ListImages with many images."""
 
     pulls: list[Ratio]
     present: int
-    """How many images the node had for the list."""
+    """Number of images on the node for ListImages."""
     list_ms: float
-    """Median."""
+    """Median of ListImages."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The same work by every side."""
+    """The same work on every side."""
 
     name: str
     took_ms: dict[str, float]
-    """Medians by the name of the side; a side that has no such call is not there."""
+    """Medians by side; sides without such a call are missing."""
     of_floor: dict[str, float]
-    """Ratios of the medians; empty where the floor has no such call."""
+    """Ratios of the medians by side; empty if the floor has no such call."""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Names of the server's calls, and of the floor's that do the same work."""
+    """Names of the server's calls, and of the floor's calls for the same work."""
 
     name: str
     server: tuple[str, ...]
@@ -156,7 +156,7 @@ COMPARED = (
     *(pair for pair in PAIRS if pair.name in _TIMED),
     *(Pair(name, (name,), ()) for name in _READS),
 )
-"""What is compared with other servers too. The floor has no calls of its own for the last ones."""
+"""Calls that are compared with other servers too. The floor lacks the last ones."""
 
 AT_ONCE_LIMIT = 0.9
 RSS_LIMIT_MIB = 90.0
@@ -164,7 +164,7 @@ LIST_IMAGES_LIMIT_MS = 4.0
 
 
 def phase(*, pods: int, timed_rounds: tuple[Sequence[Timings], Sequence[Timings]]) -> Phase:
-    """Sum up rounds; `timed_rounds` are those of the floor and of the server, both in the order of the rounds."""
+    """Summarize rounds; `timed_rounds` are the floor's and the server's, in the order of the rounds."""
     floor, server = timed_rounds
     calls = [*_calls(FLOOR, floor), *_calls(SERVER, server)]
     return Phase(pods=pods, calls=calls, ratios=[_ratio(pair, floor=floor, server=server) for pair in PAIRS])
@@ -173,14 +173,14 @@ def phase(*, pods: int, timed_rounds: tuple[Sequence[Timings], Sequence[Timings]
 def images(
     timed_rounds: tuple[Sequence[Timings], Sequence[Timings]], *, present: int, lists: Sequence[float]
 ) -> Images:
-    """Sum up the rounds of pulls, of the floor and of the server, and `lists`, milliseconds each."""
+    """Summarize the pulls of the floor and the server, and `lists` in milliseconds."""
     floor, server = timed_rounds
     pulls = [_ratio(pair, floor=floor, server=server) for pair in IMAGE_PAIRS]
     return Images(pulls=pulls, present=present, list_ms=statistics.median(lists))
 
 
 def image_bars(images: Images) -> list[Bar]:
-    """Compare pulls and the list with what is promised."""
+    """Compare pulls and ListImages with the promised limits."""
     limits = {pair.name: pair.limit or 0.0 for pair in IMAGE_PAIRS}
     pulls = [bar_of(pull.name, unit="x floor", limit=limits[pull.name], value=pull.of_medians) for pull in images.pulls]
     name = f"ListImages, {images.present} images"
@@ -188,7 +188,7 @@ def image_bars(images: Images) -> list[Bar]:
 
 
 def compared(pairs: Iterable[Pair], timed_rounds: Mapping[str, Sequence[Timings]]) -> list[Compared]:
-    """Compare all sides; `timed_rounds` by the name of the side."""
+    """Compare all sides; `timed_rounds` is keyed by side."""
     return [
         compared_row(
             pair.name,
@@ -210,7 +210,7 @@ def compared_row(name: str, took_ms: Mapping[str, float]) -> Compared:
 
 
 def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Bar]:
-    """Compare with what is promised: time in every phase, and the most memory that was seen."""
+    """Compare the times of every phase and the largest footprint with the promised limits."""
     limits = {pair.name: pair.limit for pair in PAIRS}
     made = [
         bar_of(f"{ratio.name}, {present(each.pods)}", unit="x floor", limit=limit, value=ratio.of_medians)
@@ -223,27 +223,27 @@ def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Ba
 
 
 def at_once_bar(load: AtOnce) -> Bar:
-    """Compare many pods at once with what is promised."""
+    """Compare many pods at once with the promised limit."""
     return bar_of(many(load), unit="x floor", limit=AT_ONCE_LIMIT, value=load.server_seconds / load.floor_seconds)
 
 
 def many(load: AtOnce) -> str:
-    """Words for many pods at once."""
+    """Return a label for many pods at once."""
     return f"{load.pods} pods, {load.at_once} at a time"
 
 
 def bar_of(name: str, *, unit: str, limit: float, value: float) -> Bar:
-    """Compare one value with what is promised."""
+    """Compare one value with its promised limit."""
     return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
 
 
 def present(pods: int) -> str:
-    """Words for the other pods of a phase."""
+    """Return a label for the other pods of a phase."""
     return f"{pods} pods present" if pods else "alone"
 
 
 def ranked(values: Iterable[float], share: float) -> float:
-    """Return the least value that this share of all, 0 to 1, does not exceed (nearest rank): one that was measured."""
+    """Return the measured value of rank `share`, 0 to 1 (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -274,5 +274,5 @@ def _ratio(pair: Pair, *, floor: Sequence[Timings], server: Sequence[Timings]) -
 
 
 def _sum(took: Mapping[str, Sequence[float]], names: Iterable[str]) -> float:
-    """One round's sum; of a call that was made several times its median."""
+    """Return a round's sum; a call made several times counts with its median."""
     return sum(statistics.median(took[name]) for name in names)

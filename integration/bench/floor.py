@@ -1,8 +1,7 @@
-"""The floor: one pod made directly, with the bodies and plugin runs of the server, one call after the other.
+"""The floor: one pod run directly, with the server's request bodies and plugin runs, one call after the other.
 
-Nothing is done here that is not Docker's or a plugin's work, and each container has a containerd-shim of its own, as
-Docker alone gives it one. The containers do not have the server's names: it would follow them as its own, and ask
-Docker about them while the floor is measured.
+All work here is Docker's or a plugin's, and each container has its own containerd-shim, as Docker runs it by default.
+The containers do not have the server's names: the server would track them, and query Docker during the measurement.
 """
 
 import http.client
@@ -42,7 +41,7 @@ _PLUGIN_SECONDS = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class FloorPod:
-    """A pod that was made directly."""
+    """A pod that was run directly."""
 
     name: str
     config: pb.PodSandboxConfig
@@ -50,11 +49,11 @@ class FloorPod:
     container: str = ""
     pid: int = 0
     result: dict[str, Any] = field(default_factory=dict)
-    """What the last plugin of the ADD printed."""
+    """Output of the last plugin of the ADD."""
 
 
 class Floor:
-    """Makes and removes pods directly, over one connection to the engine that is kept alive."""
+    """Runs and removes pods directly, over one persistent connection to the engine."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -84,18 +83,18 @@ class Floor:
         return made
 
     def add(self, pod: FloorPod, container: pb.ContainerConfig) -> str:
-        """Create and start a further container; return its id."""
+        """Create and start another container; return its id."""
         body = self._container_body(container, sandbox_id=pod.pause)
         made = self._docker.create(f"{pod.name}-{container.metadata.name}", body)
         self._docker.post(f"/containers/{made}/start")
         return made
 
     def end(self, container_id: str) -> None:
-        """Kill and remove a further container."""
+        """Kill and remove another container."""
         self._docker.delete(f"/containers/{container_id}?v=1&force=1")
 
     def exercise(self, timings: Timings, pod: FloorPod, *, times: int) -> None:
-        """List the containers `times` times, run a command, change a limit, and run one through Docker's library."""
+        """List the containers `times` times, run a command, change a limit, and run a command through the SDK."""
         engine = self._docker
         for _ in range(times):
             timings.call("list containers", lambda: engine.get("/containers/json?all=1"))
@@ -164,7 +163,7 @@ class Floor:
         return container_body(config, ctx)
 
     def _plugins(self, verb: str, pod: FloorPod) -> dict[str, Any]:
-        """Run the plugins of the list, for DEL in reverse; returns the last result of an ADD."""
+        """Run the plugins of the list, for DEL in reverse; return the last result of an ADD."""
         adding, plugins = verb == "ADD", self._setup.conflist["plugins"]
         environment = {
             **os.environ,
@@ -194,7 +193,7 @@ class Floor:
 
 
 class DirectDocker:
-    """Docker's HTTP API with as little between as there can be: one connection, no client library."""
+    """A minimal client of Docker's HTTP API: one connection, no client library."""
 
     def __init__(self, path: Path, *, version: str) -> None:
         self._path = path
@@ -202,15 +201,15 @@ class DirectDocker:
         self._connection = _UnixConnection(path)
 
     def get(self, path: str) -> Any:
-        """Get and decode."""
+        """GET and decode."""
         return msgspec.json.decode(self._ask("GET", path))
 
     def post(self, path: str, body: Any = None) -> bytes:
-        """Post a body, or none."""
+        """POST a body, or none."""
         return self._ask("POST", path, body)
 
     def delete(self, path: str) -> None:
-        """Delete."""
+        """DELETE."""
         self._ask("DELETE", path)
 
     def create(self, name: str, body: dict[str, Any]) -> str:
@@ -218,13 +217,13 @@ class DirectDocker:
         return str(msgspec.json.decode(self._ask("POST", f"/containers/create?name={name}", body))["Id"])
 
     def pull(self, reference: str) -> None:
-        """Pull an image, and read what is said of its progress until it is complete."""
-        said = self.post(f"/images/create?fromImage={quote(reference, safe='')}")
-        if b'"error"' in said:
-            raise RuntimeError(f"pull {reference}: {said.decode(errors='replace').strip()}")
+        """Pull an image, and read the progress messages until the pull is complete."""
+        progress = self.post(f"/images/create?fromImage={quote(reference, safe='')}")
+        if b'"error"' in progress:
+            raise RuntimeError(f"pull {reference}: {progress.decode(errors='replace').strip()}")
 
     def exec(self, container_id: str, command: list[str]) -> int:
-        """Run a command to its end, its output read, and return its exit code."""
+        """Run a command to its end, read its output and return its exit code."""
         body = {"Cmd": command, "AttachStdout": True, "AttachStderr": True}
         identity = msgspec.json.decode(self._ask("POST", f"/containers/{container_id}/exec", body))["Id"]
         hijacked = DirectDocker(self._path, version=self._prefix.removeprefix("/v"))

@@ -1,9 +1,9 @@
-"""What hostile exec sessions take from the server: `python -m integration.bench.hostile` in a box.
+"""What hostile exec sessions cost the server: `python -m integration.bench.hostile`, in isolation.
 
-For each attack of `integration.attacks`, from another process: the growth of the server's resident memory a session,
-and the longest call of a client that asks for the version all the time, beside its longest while the attackers send to
-nothing. The difference is how long the sessions stop the server's other threads. And how much longer an RPC takes that
-has to wait for a client of events that reads nothing.
+Each attack of `integration.attacks` runs in another process. Measured are the growth of the server's resident memory
+for each session, and the stall: the longest call of a client that polls Version, minus its longest call while the
+attackers send to a sink. The stall is how long the sessions stop the server's other threads. Also measured is the delay
+of an RPC that must wait for a subscriber of events that reads nothing.
 """
 
 import argparse
@@ -34,33 +34,33 @@ SESSION_MIB = 8
 STALL_MS = 50
 SERVER_MIB = 200
 EVENTS_MS = 150
-"""The server waits 100 ms for such a client, and then drops it."""
+"""The server waits 100 ms for such a subscriber, and then drops it."""
 _MANY = 10
 _CREATED = 30
-"""Containers whose events fill what a client that reads nothing takes."""
+"""Containers whose events fill the buffers of a subscriber that reads nothing."""
 _PAUSE_SECONDS = 0.002
-"""Between two calls of the client beside."""
+"""Pause between two calls of the polling client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one attack by some sessions."""
+    """The cost of one attack by some sessions."""
 
     grown: float
-    """Resident memory of the server, MiB a session."""
+    """Growth of the server's resident memory for each session, in MiB."""
     peak: float
-    """The server's largest resident memory, MiB."""
+    """Peak of the server's resident memory, in MiB."""
     calls: Sequence[float]
-    """Times of the calls beside, ms."""
+    """Durations of the polling client's calls, in ms."""
 
     @property
     def longest(self) -> float:
-        """Longest call, ms."""
+        """Longest call, in ms."""
         return max(self.calls)
 
 
 def measure(engine_name: str, attacks: Sequence[str], *, seconds: float) -> list[Bar]:
-    """Measure some attacks, by one session and by ten at once. NodeError when it cannot be set up."""
+    """Measure some attacks, with one session and with ten. Raises NodeError if setup fails."""
     with prepared(engine_name) as setup, serving(setup) as (server, cri):
         config = pod_config("hostile")
         sandbox = cri.run(config)
@@ -75,7 +75,7 @@ def _large() -> pb.ContainerConfig:
 
 
 def _event_bar(server: Server, create_and_remove: Callable[[], object]) -> Bar:
-    """Time creations and removals beside a client of events that reads nothing, and without it."""
+    """Time creations and removals with and without a subscriber of events that reads nothing."""
     floor = _longest(create_and_remove)
     with channel(server.socket) as connection:
         stream = RuntimeServiceStub(connection).GetContainerEvents(pb.GetEventsRequest())
@@ -86,8 +86,8 @@ def _event_bar(server: Server, create_and_remove: Callable[[], object]) -> Bar:
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise
-    print(f"events unread: longest creation and removal {longest:.1f} ms, without that client {floor:.1f} ms")
-    return Bar("events unread by a client: wait of an RPC", max(longest - floor, 0.0), "ms", EVENTS_MS, at_most=True)
+    print(f"unread events: longest creation and removal {longest:.1f} ms, without the subscriber {floor:.1f} ms")
+    return Bar("unread events: delay of an RPC", max(longest - floor, 0.0), "ms", EVENTS_MS, at_most=True)
 
 
 def _longest(call: Callable[[], object]) -> float:
@@ -133,7 +133,7 @@ def _cost(name: str, urls: Sequence[str], cri: Cri, server: Server, *, seconds: 
 
 @contextmanager
 def _attackers(name: str, urls: Sequence[str], *, seconds: float) -> "Iterator[subprocess.Popen[str]]":
-    """Start the attackers, and wait until their commands run: what Docker takes to begin them is not theirs."""
+    """Start the attackers, and wait until their commands run, so that the time of Docker's exec is not counted."""
     command = [sys.executable, "-m", "integration.attacks", name, str(seconds), *urls]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attackers:
         try:
@@ -149,7 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.hostile", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--only", choices=ATTACKS, nargs="*", default=list(ATTACKS), help="attacks (all)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each attack (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each attack (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, arguments.only, seconds=arguments.seconds))
 

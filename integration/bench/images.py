@@ -1,4 +1,4 @@
-"""Images: pulls through CRI servers beside Docker's own, and the list of a node that has many."""
+"""Images: pulls through CRI servers compared to Docker's pulls, and ListImages with many images."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 PRESENT = 200
-"""Images on the node for the list: more than the kubelet's garbage collection leaves on most."""
+"""Images on the node for ListImages: more than the kubelet's garbage collection leaves on most nodes."""
 LISTS = 50
 _PRESENT_PULLS = 3
-"""Of an image that is there, in a round; their median counts: so short a pull is lost in the noise of the machine."""
+"""Pulls of a present image in each round; their median counts, because such short pulls are noisy."""
 
 _MADE = "bench/made:1"
 _BYTES = 1 << 20
-"""Of the image that is pulled; noise, so that it is as large on its way."""
+"""Size of the pulled image's layer; random bytes, so that compression does not shrink it."""
 _SEEN_SECONDS = 60.0
 
 TimedRounds = dict[str, list[Timings]]
@@ -44,15 +44,15 @@ class _Puller:
 
     pull: Callable[[str], object]
     forget: Callable[[str], object]
-    """Remove the image, so that the next pull is a whole one."""
+    """Remove the image, so that the next pull is complete."""
     settle: Callable[[str, bool], None]
-    """Return when nothing is left to do after the last change; the second argument: the image is there."""
+    """`settle(reference, present)` returns when all work after the last change is done."""
 
 
 def measure_images(
     setup: Setup, cri: Cri, server: Server, *, others: Sequence[Rival], rounds: int
 ) -> tuple[Images, TimedRounds]:
-    """Pull `rounds` times on all sides, then list `PRESENT` images of ours; all images of its own are removed.
+    """Pull `rounds` times on all sides, then list PRESENT images of the server; all added images are removed.
 
     Returns the figures of the floor and the server, and the rounds of pulls of all sides.
     """
@@ -83,11 +83,11 @@ def measure_images(
 
 
 def _both(docker: DirectDocker, direct: Cri, server: Server, cri: Cri) -> dict[str, _Puller]:
-    """Return the floor and the server, which have one engine.
+    """Return the floor and the server, which share one engine.
 
-    Each pull begins when the server is idle. It refreshes the images a moment after each change, also of Docker's own
-    doing; one side's pull must not run beside the refresh that follows the pull before it. And each side has a client
-    without a library, or the pull through the server would be charged with what a library takes in the client.
+    Each pull begins when the server is idle: the server refreshes its images a moment after each change, also after
+    Docker's own, and a pull on one side must not overlap the refresh after the previous pull. Neither side uses a
+    client library, since its time in the client would count as the server's.
     """
 
     def forget(reference: str) -> None:
@@ -108,10 +108,10 @@ def _pull(direct: Cri, image: str) -> None:
 
 
 def _puller(direct: Cri, cri: Cri) -> _Puller:
-    """Return another server's side, on which nobody else works."""
+    """Return the side of another server, which has an engine of its own."""
 
     def forget(reference: str) -> None:
-        # By its id, as the kubelet does: cri-dockerd takes nothing else.
+        # By id, as the kubelet does: cri-dockerd accepts nothing else.
         found = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))).image.id
         cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=found)))
 
@@ -122,8 +122,8 @@ def _puller(direct: Cri, cri: Cri) -> _Puller:
 
 
 def _pulls(sides: dict[str, _Puller], *, reference: str, rounds: int) -> TimedRounds:
-    """Pull on all sides in turn, each time first an image that is not here, then the same again."""
-    for side in sides.values():  # not counted: the first one fills caches
+    """Pull on all sides in turn, first a missing image, then the same image again."""
+    for side in sides.values():  # not counted: the first pull fills caches
         side.pull(reference)
         side.settle(reference, True)
     timed_rounds: TimedRounds = {name: [] for name in sides}
@@ -150,7 +150,7 @@ def _name(case: str, *, side: str) -> str:
 
 
 def _wait_seen(cri: Cri, reference: str, *, present: bool) -> None:
-    """Wait until the server knows."""
+    """Wait until the server's view of the image is up to date."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
     wait_until(lambda: cri.images.ImageStatus(request).HasField("image") == present, seconds=_SEEN_SECONDS)
 

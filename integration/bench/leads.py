@@ -1,4 +1,4 @@
-"""What Docker alone needs to start pause and a container, with and without what could be left out of it.
+"""Times of Docker alone for starting pause and a container, with and without work that could be left out.
 
 `python -m integration.node run --disk python -m integration.bench.leads --rounds 40`, or `make bench-leads`.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from integration.bench.floor import DirectDocker
-from integration.bench.setup import ENGINES, Setup, beside, prepared
+from integration.bench.setup import ENGINES, Setup, prepared, second_engine
 from integration.bench.timings import Timings
 from integration.node.commands import NodeError
 from shim.dockerd.runc import SHIM_GROUP
@@ -23,17 +23,17 @@ _CALLS = ("create pause", "start pause", "create container", "start container")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """How the bodies differ from those of Docker's own defaults."""
+    """How the request bodies differ from Docker's defaults."""
 
     pause: dict[str, Any] = field(default_factory=dict)
     pause_host: dict[str, Any] = field(default_factory=dict)
     one_shim: bool = False
     environ: dict[str, str] = field(default_factory=dict)
-    """Of dockerd, and so of all programs that it runs."""
+    """Variables of dockerd's environment, which all its child processes inherit."""
 
 
 LEADS = {
-    "as it is": Lead(),
+    "default": Lead(),
     "one shim": Lead(one_shim=True),
     "profile of pause": Lead(pause_host={"SecurityOpt": ["no-new-privileges", f"seccomp={PROFILE}"]}),
     "pause without profile": Lead(pause_host={"SecurityOpt": ["seccomp=unconfined"]}),
@@ -48,7 +48,7 @@ def main() -> int:
     """Measure on one engine and print medians."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.leads", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of each (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of each variant (%(default)s)")
     arguments = parser.parse_args()
     try:
         with prepared(arguments.engine) as setup, ExitStack() as stack:
@@ -61,15 +61,15 @@ def main() -> int:
 
 
 def _client(setup: Setup, environ: dict[str, str], stack: ExitStack) -> DirectDocker:
-    """Return a client of the engine, or of one beside it where dockerd has further variables."""
-    engine = stack.enter_context(beside(setup, environ=environ)) if environ else setup.engine
+    """Return a client of the engine, or of a second engine if dockerd needs further variables."""
+    engine = stack.enter_context(second_engine(setup, environ=environ)) if environ else setup.engine
     docker = DirectDocker(engine.socket, version=engine.api.api_version)
     stack.callback(docker.close)
     return docker
 
 
 def _measure(clients: dict[str, DirectDocker], *, pause: ImageId, image: ImageId, rounds: int) -> dict[str, Timings]:
-    """Run each in turn, `rounds` times; what came first in one round comes last in the next."""
+    """Run each variant in turn, `rounds` times; the order is reversed from round to round."""
     found = {name: Timings() for name in LEADS}
     for number in range(-1, rounds):  # the first is not counted: it fills caches
         for name in list(LEADS)[:: 1 if number % 2 else -1]:
@@ -94,10 +94,10 @@ def _start(docker: DirectDocker, timings: Timings, lead: Lead, *, pause: ImageId
 
 def _print(found: dict[str, Timings]) -> None:
     whole = {name: _sum(timings) for name, timings in found.items()}
-    print(f"{'medians, ms':24}" + "".join(f"{call:>18}" for call in _CALLS) + f"{'sum':>10}{'of it':>8}")
+    print(f"{'medians, ms':24}" + "".join(f"{call:>18}" for call in _CALLS) + f"{'sum':>10}{'ratio':>8}")
     for name, timings in found.items():
         calls = "".join(f"{statistics.median(timings.took[call]):18.1f}" for call in _CALLS)
-        print(f"{name:24}{calls}{whole[name]:10.1f}{whole[name] / whole['as it is']:8.2f}")
+        print(f"{name:24}{calls}{whole[name]:10.1f}{whole[name] / whole['default']:8.2f}")
 
 
 def _sum(timings: Timings) -> float:

@@ -1,4 +1,4 @@
-"""Many pods at once, on either side: to be there while others are measured, and timed themselves."""
+"""Many pods at once on one side: as load during other measurements, and timed themselves."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from integration.bench.rounds import Side
 from integration.bench.timings import Timings
 
 AT_ONCE = 8
-"""Pods made or removed at the same time."""
+"""Pods added or removed at the same time."""
 
 Pod = TypeVar("Pod")
 Item = TypeVar("Item")
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 
 def start_pods(sides: Sequence[Side[Pod]], *, size: int, name: str, logs: str) -> tuple[list[Pod], float]:
-    """Run `size` pods with one container each; returns them and the seconds it took.
+    """Run `size` pods with one container each; return the pods and the seconds.
 
-    As many at once as there are sides; each is used by one thread at a time. When a pod cannot be run, the error is
-    raised and the others stay for the caller to remove.
+    There are as many at once as sides; each side is used by one thread at a time. If a pod fails, the error is raised
+    and the caller has to remove the others.
     """
 
     def up(side: Side[Pod], number: int) -> Pod:
@@ -33,7 +33,7 @@ def start_pods(sides: Sequence[Side[Pod]], *, size: int, name: str, logs: str) -
 
 
 def remove_pods(sides: Sequence[Side[Pod]], pods: Sequence[Pod]) -> float:
-    """Stop and remove them; returns the seconds it took."""
+    """Stop and remove pods; return the seconds."""
     _, seconds = _at_once(sides, lambda side, pod: side.down(Timings(), pod), pods)
     return seconds
 

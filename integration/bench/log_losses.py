@@ -1,7 +1,7 @@
-"""Lines that are lost of a container that prints as fast as Docker takes it, by how much Docker keeps of its output.
+"""Lines lost when a container prints as fast as Docker accepts, by the size of Docker's log copy.
 
-`python -m integration.node run --disk python -m integration.bench.log_losses`. Processes that only use the processor
-run beside it: what is lost depends on how seldom the log process runs.
+`python -m integration.node run --disk python -m integration.bench.log_losses`. Busy processes run at the same time,
+because the loss depends on how seldom the log process runs.
 """
 
 import argparse
@@ -25,14 +25,14 @@ _FILES = 2
 _ANY_COPY = (
     "from shim.config import combinations as c; c.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())"
 )
-"""The server without its lower bound of that copy."""
+"""The server without its lower bound on the size of that copy."""
 _FLOOD = "yes {line} | head -n {lines}"
 _LINE = "x" * 99
 _END_SECONDS = 300.0
 
 
 def losses(setup: Setup, *, copy: str, driver: DockerLogDriver, lines: int, runs: int, checkout: Path) -> list[float]:
-    """Return the share of lines that each of some runs has lost, in percent."""
+    """Return the share of lines that each run lost, in percent."""
     size = copy.partition(" ")[0]
     flags = {"docker_log_max_size": size, "docker_log_max_file": _FILES, "docker_log_driver": driver}
     program = (sys.executable, "-P", "-c", _ANY_COPY)
@@ -57,7 +57,7 @@ def _wait_exited(cri: Cri, container_id: str) -> None:
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Keep the processors busy with so many processes."""
+    """Keep the processors busy with `processes` processes."""
     started = [subprocess.Popen((sys.executable, "-c", "while True: pass")) for _ in range(processes)]
     try:
         yield
@@ -68,7 +68,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def row(copy: str, lost: Sequence[float]) -> str:
-    """Return a row of the table: how many runs lost something, and how much."""
+    """Return a row of the table: how many runs lost lines, and how many lines."""
     some = [share for share in lost if share > 0]
     found = (
         f"{min(some):.1f} to {max(some):.1f} % in {len(some)} of {len(lost)} runs"
@@ -82,18 +82,18 @@ def main() -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.log_losses", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1])
-    parser.add_argument("--driver", choices=get_args(DockerLogDriver), default="json-file", help="of Docker's logs")
-    parser.add_argument("--copy", choices=_COPIES, action="append", help="what Docker keeps; by default each of these")
-    parser.add_argument("--lines", type=int, default=1_000_000, help="of 100 bytes (%(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of each (%(default)s)")
-    parser.add_argument("--busy", type=int, default=8, help="processes beside it (%(default)s)")
-    parser.add_argument("--checkout", type=Path, default=Path(), help="whose server; by default this one's")
+    parser.add_argument(
+        "--driver", choices=get_args(DockerLogDriver), default="json-file", help="Docker's logging driver"
+    )
+    parser.add_argument("--copy", choices=_COPIES, action="append", help="size and number of Docker's log files (all)")
+    parser.add_argument("--lines", type=int, default=1_000_000, help="lines of 100 bytes (%(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each (%(default)s)")
+    parser.add_argument("--busy", type=int, default=8, help="number of busy processes (%(default)s)")
+    parser.add_argument("--checkout", type=Path, default=Path(), help="checkout of the server (this one)")
     given = parser.parse_args()
     try:
         with prepared(given.engine) as setup, busy(given.busy):
-            print(
-                f"| kept by Docker | {setup.engine.version}, {given.driver}, beside {given.busy} processes |\n|---|---|"
-            )
+            print(f"| Docker keeps | {setup.engine.version}, {given.driver}, {given.busy} busy processes |\n|---|---|")
             for copy in given.copy or _COPIES:
                 lost = losses(
                     setup,

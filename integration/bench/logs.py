@@ -1,7 +1,7 @@
-"""What copying logs costs: one container that floods, many that write a little, and the memory of many logs.
+"""The cost of copying logs: a container that floods, many containers that write a little, and memory of many logs.
 
-`python -m integration.node run --disk python -m integration.bench.logs`. The floor of the flood is what dockerd itself
-takes for the same lines.
+`python -m integration.node run --disk python -m integration.bench.logs`. The floor of the flood is dockerd's processor
+time for the same lines.
 """
 
 import argparse
@@ -33,14 +33,14 @@ from shim.logs.supervisor import LogSupervisor
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FLOOD = "timeout {seconds} awk 'BEGIN{{for(i=0;;i++) printf \"%099d\\n\", i}}'"
-"""Numbered lines of 100 bytes, as fast as they can be printed."""
+"""Numbered lines of 100 bytes, printed as fast as possible."""
 _DRIP = "mkfifo /f; exec 3<>/f; while :; do for i in 0 1 2 3 4 5 6 7 8 9; do echo {line}; done; read -t 0.1 -u 3; done"
-"""About 100 lines a second, without starting a program for each."""
+"""About 100 lines a second, without starting a program for each line."""
 _TICK_SECONDS = 0.005
 
 
 class Flood(msgspec.Struct, frozen=True, kw_only=True):
-    """One container that writes as fast as it can."""
+    """A container that writes as fast as it can."""
 
     lines: int
     seconds: float
@@ -50,7 +50,7 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     """From its end to the last line in the CRI log."""
     worker_lines_per_cpu_second: float
     of_docker_cpu: float
-    """Processor time of the log process beside that of dockerd for the same lines."""
+    """Processor time of the log process relative to dockerd's for the same lines."""
     list_quiet_ms: float
     list_loaded_ms: float
 
@@ -66,33 +66,33 @@ class ManyContainers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """All figures."""
 
     engine: str
     driver: DockerLogDriver
     load_before: float
-    """Runnable tasks over the last minute; others' work makes figures worse."""
+    """Runnable tasks over the last minute; other work makes the figures worse."""
     flood: Flood
     many: ManyContainers
     rss_mib_200: float
-    """Of the log process with 200 logs, each of them written to."""
+    """Memory of the log process with 200 logs, each of which was written to."""
     idle_cpu_seconds: float
-    """Of the log process in five seconds in which nothing is written."""
+    """Processor time of the log process in five idle seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process whose use of the processor is measured."""
+    """A process whose processor time and memory are measured."""
 
     pid: int
 
     def cpu(self) -> float:
-        """Seconds so far."""
+        """Return the processor time so far, in seconds."""
         times = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return sum(map(int, times)) / _TICKS
 
     def rss_mib(self) -> float:
-        """Resident memory."""
+        """Return the resident memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / (1 << 20)
 
 
@@ -106,20 +106,20 @@ class Pod:
         self._sandbox = cri.run(self._config)
 
     def start(self, name: str, script: str) -> tuple[str, Path]:
-        """Start a container that runs a script; its id and log."""
+        """Start a container that runs a script; return its id and the path of its log."""
         config = container_config(name, image=BUSYBOX, command=("sh", "-c", script), log_path=f"{name}.log")
         container_id = self._cri.create(self._sandbox, config, pod=self._config)
         self._cri.start(container_id)
         return container_id, self._directory / f"{name}.log"
 
     def remove(self) -> None:
-        """End and remove all of it."""
+        """Stop and remove the pod."""
         self._cri.stop(self._sandbox)
         self._cri.remove(self._sandbox)
 
 
 def measure(engine_name: str, *, driver: DockerLogDriver, seconds: int, containers: int) -> Figures:
-    """Measure all, with this logging driver of Docker. NodeError when it cannot be set up."""
+    """Measure all figures with this logging driver of Docker. Raises NodeError if setup fails."""
     load = os.getloadavg()[0]
     with step("memory of 200 logs"):
         rss, idle = measure_memory(Path("/run/node/bench-memory"), driver=driver)
@@ -143,7 +143,7 @@ def measure(engine_name: str, *, driver: DockerLogDriver, seconds: int, containe
 
 
 def measure_flood(setup: Setup, cri: Cri, pod: Pod, *, worker: Process, seconds: int) -> Flood:
-    """Let one container write as fast as it can."""
+    """Measure a container that writes as fast as it can."""
     quiet = _list_ms(cri)
     dockerd = Process(setup.engine.daemon.pid)
     before = worker.cpu(), dockerd.cpu()
@@ -171,7 +171,7 @@ def measure_flood(setup: Setup, cri: Cri, pod: Pod, *, worker: Process, seconds:
 
 
 def measure_many(pod: Pod, *, worker: Process, containers: int) -> ManyContainers:
-    """Let many containers write 100 lines a second each."""
+    """Measure containers that write 100 lines a second each."""
     line = "x" * 99
     paths = [pod.start(f"drip-{number}", _DRIP.format(line=line))[1] for number in range(containers)]
     watched = paths[:: max(1, containers // 10)]
@@ -190,7 +190,7 @@ def measure_many(pod: Pod, *, worker: Process, containers: int) -> ManyContainer
 
 
 def measure_memory(home: Path, *, driver: DockerLogDriver) -> tuple[float, float]:
-    """Follow 200 logs without containers, each of some 200 KB; resident MiB, and processor seconds while idle."""
+    """Follow 200 logs of 140 kB without containers; return the resident MiB and the idle processor seconds."""
     with _supervised() as (supervisor, worker):
         logs = [_written(home / f"{number}", driver) for number in range(200)]
         for log in logs:
@@ -203,7 +203,7 @@ def measure_memory(home: Path, *, driver: DockerLogDriver) -> tuple[float, float
 
 
 def percentile(values: Sequence[float], rank: int) -> float:
-    """Return the value that `rank` of 100 do not exceed (nearest rank)."""
+    """Return the percentile `rank` (nearest rank)."""
     return sorted(values)[math.ceil(rank / 100 * len(values)) - 1]
 
 
@@ -255,7 +255,7 @@ def _timed_ms(action: Callable[[], object]) -> float:
 
 
 def _check_numbered(path: Path) -> int:
-    """Count the lines; NodeError when one is missing. They are of one length but for the zeros a time ends with."""
+    """Return the number of lines; raise NodeError if a number is missing."""
     count, last = 0, b""
     with path.open("rb") as log:
         for line in log:
@@ -267,7 +267,7 @@ def _check_numbered(path: Path) -> int:
 
 
 def _delays(paths: Sequence[Path], *, seconds: float) -> list[float]:
-    """Milliseconds from the time Docker gave a line to the moment it can be read, of lines that come from now on."""
+    """Return the delays of new lines from Docker's timestamp until they can be read, in milliseconds."""
     files = [path.open("rb") for path in paths]
     for file in files:
         file.seek(0, os.SEEK_END)
@@ -292,9 +292,13 @@ def main() -> int:
     """Measure and print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.logs", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1])
-    parser.add_argument("--driver", choices=get_args(DockerLogDriver), default="json-file", help="of Docker's logs")
-    parser.add_argument("--seconds", type=int, default=20, help="how long the flood lasts (%(default)s)")
-    parser.add_argument("--containers", type=int, default=100, help="how many write a little (%(default)s)")
+    parser.add_argument(
+        "--driver", choices=get_args(DockerLogDriver), default="json-file", help="Docker's logging driver"
+    )
+    parser.add_argument("--seconds", type=int, default=20, help="duration of the flood (%(default)s)")
+    parser.add_argument(
+        "--containers", type=int, default=100, help="number of containers that write a little (%(default)s)"
+    )
     given = parser.parse_args()
     try:
         figures = measure(given.engine, driver=given.driver, seconds=given.seconds, containers=given.containers)

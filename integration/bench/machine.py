@@ -1,4 +1,4 @@
-"""What is measured on, and what the server takes of it."""
+"""Describes the machine and the engine, and measures the server's footprint."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ def docker(engine: Engine) -> Docker:
 
 
 def footprint(server: Server, *, when: str) -> Footprint:
-    """Measure the running server; its children are not counted."""
+    """Measure the running server without its children."""
     proc = Path("/proc", str(server.daemon.pid))
     return Footprint(
         when=when,
@@ -47,6 +47,6 @@ def footprint(server: Server, *, when: str) -> Footprint:
 
 
 def _cpu_seconds(proc: Path) -> float:
-    # proc(5): fields 14 and 15 of stat, counted from behind the name, which may hold blanks.
+    # proc(5): fields 14 and 15 of stat, counted after the name, which may contain blanks.
     times = (proc / "stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""One run of the benchmark, from an engine that is not there to a report and an engine that is gone."""
+"""One run of the benchmark, from the start of an engine to the report and the removal of the engine."""
 
 import os
 import statistics
@@ -26,15 +26,15 @@ from integration.node.leak_check import NodeSnapshot
 from integration.server import Server
 
 POOL = 40
-"""Pods that are made at once on each side."""
+"""Pods that are started on each side."""
 TURNS = 3
-"""How often."""
+"""Turns of these starts."""
 
 
 def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] = ()) -> Report:
-    """Measure pods alone, then with `pods` others present. NodeError when it cannot be set up.
+    """Measure pods alone, then with `pods` others present. Raises NodeError if setup fails.
 
-    The servers of the programs `beside` take part in all but the latter.
+    The servers of the programs `beside` take part in all measurements but those with other pods.
     """
     load_before = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] 
         floor = stack.enter_context(Floor(setup))
         others = [stack.enter_context(running(setup, one, number=number)) for number, one in enumerate(beside)]
         sockets = {SERVER: server.socket} | {other.name: other.socket for other in others}
-        # Of several clients, since each has one connection for one call at a time.
+        # Several clients, since each has one connection for one call at a time.
         clients = {
             side: [PodClient(stack.enter_context(direct_cri(socket))) for _ in range(AT_ONCE)]
             for side, socket in sockets.items()
@@ -52,7 +52,7 @@ def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] 
         all_sides: dict[str, Side[Any]] = {FLOOR: floor, **{side: each[0] for side, each in clients.items()}}
         logs = str(setup.logs)
         footprints = [footprint(server, when="after start")]
-        # Not counted: the first pod makes the bridge and fills caches, on all sides.
+        # Not counted: the first pod creates the bridge and fills caches, on all sides.
         run_rounds(all_sides, rounds=1, name="warm-up", logs=logs)
         before = setup.snapshot()
         with step(f"{rounds} rounds, alone"):
@@ -117,7 +117,7 @@ def _under_load(
 
 
 def _at_once(setup: Setup, clients: Mapping[str, Sequence[Side[Any]]]) -> dict[str, float]:
-    """Time many pods at once on each side; another one is first in each turn. Returns medians in seconds."""
+    """Time many pods at once on each side; the side that is first changes each turn. Returns medians in seconds."""
     with ExitStack() as stack:
         many = {FLOOR: [stack.enter_context(Floor(setup)) for _ in range(AT_ONCE)], **clients}
         took: dict[str, list[float]] = {side: [] for side in many}

@@ -1,4 +1,4 @@
-"""The figures as a picture: bars of all sides, in SVG. Pure."""
+"""The figures as an SVG with bars of all sides. Pure."""
 
 from collections.abc import Iterator
 from html import escape
@@ -16,12 +16,11 @@ _CALLS = ("ExecSync", "ListContainers", "ListPodSandbox")
 
 _WIDTH, _MARGIN = 760, 24
 _LEFT = 190
-"""Where bars begin."""
+"""x of the bars."""
 _LONGEST = 460
 _TITLE, _BAR, _GAP, _HEAD = 24, 20, 14, 74
 
-# The card has a colour of its own, so that the text can be read wherever the picture stands. A reader that knows of no
-# dark theme shows the light one.
+# The card has a background, so that the text is legible on every page. Viewers without dark mode show the light one.
 _STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .head { font-size: 17px; font-weight: 600 }
@@ -38,7 +37,7 @@ _COLOURS = 4
 
 
 def drawn(report: Report, *, date: str) -> str:
-    """Return the picture; `date` is that of the figures."""
+    """Return the picture; `date` is the date of the figures."""
     rows = {row.name: row for row in report.compared}
     names = (figures.START, figures.many(report.at_once), figures.STOP, *_CALLS)
     groups = [rows[name] for name in names]

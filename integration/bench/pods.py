@@ -1,11 +1,11 @@
-"""The pod that both sides make."""
+"""The pod that all sides run."""
 
 from integration.cri import container_config, pod_config
 from integration.node.images import BUSYBOX
 from integration.node.isolation import this_node
 from shim.api.v1 import api_pb2 as pb
 
-# Ends on SIGTERM, as a service does; process 1 of a pid namespace ignores what it does not trap.
+# Exits on SIGTERM, as a service does; process 1 of a PID namespace ignores signals that it does not trap.
 COMMAND = ("sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait")
 
 GRACE_SECONDS = 30
@@ -14,11 +14,11 @@ GRACE_SECONDS = 30
 _NAMESPACES = pb.NamespaceOption(pid=pb.CONTAINER)
 
 LIMITS = pb.LinuxContainerResources(memory_limit_in_bytes=128 << 20)
-"""What a running container's limits are changed to."""
+"""New limits of a running container."""
 
 
 def ordinary_pod(name: str, *, logs: str) -> tuple[pb.PodSandboxConfig, pb.ContainerConfig]:
-    """Return a pod on the pod network, and its only container; its PID namespace is its own, as a kubelet has it."""
+    """Return a pod on the pod network and its only container; its PID namespace is private, as in a kubelet's pod."""
     config = pod_config(name, log_directory=f"{logs}/{name}", linux=_linux_of_pod())
     return config, _container("main")
 
@@ -26,7 +26,7 @@ def ordinary_pod(name: str, *, logs: str) -> tuple[pb.PodSandboxConfig, pb.Conta
 def pod_of_many(
     name: str, *, size: int, pid: "pb.NamespaceMode", logs: str
 ) -> tuple[pb.PodSandboxConfig, list[pb.ContainerConfig]]:
-    """Return a pod on the pod network, and its containers, with PID namespaces of their own or that of the pod."""
+    """Return a pod on the pod network and its containers; `pid` is the mode of their PID namespaces."""
     namespaces = pb.NamespaceOption(pid=pid)
     config = pod_config(name, log_directory=f"{logs}/{name}", linux=_linux_of_pod(namespaces))
     return config, [_container(f"c{number}", namespaces) for number in range(size)]
@@ -43,6 +43,6 @@ def _container(name: str, namespaces: pb.NamespaceOption = _NAMESPACES) -> pb.Co
 
 
 def cgroup_parent() -> str:
-    """Return the control group around those of all pods; a kubelet names one for each."""
+    """Return the cgroup above all pods; a kubelet names one for each pod."""
     node = this_node()
     return node.cgroup_parent if node else ""

@@ -1,4 +1,4 @@
-"""The report: a table for people, JSON for programs. Pure."""
+"""The report as a table and as JSON. Pure."""
 
 from collections.abc import Iterator
 
@@ -25,14 +25,14 @@ _SIDE, _RATIO = 12, 6
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the figures come from."""
+    """The machine that was measured."""
 
     cpus: int
     memory_mib: int
     kernel: str
     python: str
     load_before: float
-    """Runnable tasks over the last minute; others' work makes figures worse."""
+    """Runnable tasks over the last minute; other work makes the figures worse."""
     load_after: float
 
 
@@ -46,15 +46,15 @@ class Docker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Other(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that was measured beside ours."""
+    """Another server that was measured."""
 
     name: str
     version: str
-    """As the program itself prints it."""
+    """As the program prints it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one run of the benchmark found out. Times in the unit of the field's name."""
+    """The figures of one run. Times are in the unit that the field's name ends with."""
 
     machine: Machine
     engine: Docker
@@ -73,13 +73,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_json(report: Report) -> bytes:
-    """Return the report as indented JSON, times rounded to a microsecond."""
+    """Return the report as indented JSON, with times rounded to a microsecond."""
     plain = msgspec.json.decode(msgspec.json.encode(report))
     return msgspec.json.format(msgspec.json.encode(_rounded(plain)), indent=2) + b"\n"
 
 
 def as_table(report: Report) -> str:
-    """Return the report to read."""
+    """Return the report as text."""
     phases = (line for phase in report.phases for line in _phase(phase))
     return "\n".join([*_head(report), *phases, *_images(report.images), *_compared(report), *_rest(report)])
 
@@ -127,7 +127,7 @@ def _images(images: Images) -> Iterator[str]:
 
 
 def _compared(report: Report) -> Iterator[str]:
-    """Give a table of all sides, where there are more than the two that have theirs above."""
+    """Yield the table of all sides, if other servers were measured."""
     if not report.others:
         return
     sides = [FLOOR, SERVER, *(other.name for other in report.others)]

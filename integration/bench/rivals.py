@@ -1,8 +1,8 @@
-"""Other CRI servers, measured beside ours where their programs are given.
+"""Other CRI servers, measured if their programs are given.
 
-Each has roots, sockets and a pod network of its own, and pods that nobody else sees. So cri-dockerd has an engine of
-its own, of the same version and settings as ours: our server would follow its containers, and ask Docker about them
-while it is measured.
+Each has separate directories, sockets and a pod network, and pods that no other server sees. So cri-dockerd has a
+separate engine of the same version and settings: this server would track its containers, and query Docker about them
+during the measurement.
 """
 
 import os
@@ -33,7 +33,7 @@ _STOP_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _SUBNET = "10.24{}.0.0/24"
 _FIRST_SUBNET = 5
-"""Pods of the floor and of our server are in 10.244."""
+"""Second octet of the first subnet is 245; the floor and the server use 10.244."""
 
 _CONTAINERD_TOML = """\
 version = 3
@@ -75,7 +75,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where one of them runs."""
+    """Where a server runs."""
 
     setup: Setup
     node: Node
@@ -95,9 +95,9 @@ def known(program: Path) -> bool:
 
 @contextmanager
 def running(setup: Setup, program: Path, *, number: int) -> Iterator[Rival]:
-    """Run the server of this program, as the `number`th of all. Pods that are left at the end are removed through it.
+    """Run the server of a program as the `number`th server. Remaining pods are removed at the end.
 
-    NodeError for a program that is not there or does not start.
+    Raises NodeError if the program is missing or does not start.
     """
     node = this_node()
     if node is None:
@@ -122,7 +122,7 @@ def running(setup: Setup, program: Path, *, number: int) -> Iterator[Rival]:
 
 
 def own_network(conflist: dict[str, Any], *, bridge: str, number: int, leases: Path) -> dict[str, Any]:
-    """Return the same network with a name, a bridge and addresses of its own."""
+    """Return a copy of the network with another name, bridge and subnet."""
     own: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(conflist))
     own["name"] = f"{conflist['name']}-{bridge}"
     for plugin in own["plugins"]:
@@ -136,7 +136,7 @@ def own_network(conflist: dict[str, Any], *, bridge: str, number: int, leases: P
 
 @contextmanager
 def _containerd(place: _Place) -> Iterator[Cri]:
-    """Run a containerd with its CRI plugin, and the images in its store. Its runc is the engine's."""
+    """Run containerd with its CRI plugin and the images. It uses the engine's runc."""
     config = place.home / "config.toml"
     config.write_text(
         _CONTAINERD_TOML.format(
@@ -166,7 +166,7 @@ def _import(place: _Place, image: Image) -> None:
 
 @contextmanager
 def _cri_dockerd(place: _Place) -> Iterator[Cri]:
-    """Run a cri-dockerd on an engine like ours, with the images."""
+    """Run cri-dockerd on an engine of the same version, with the images."""
     engine = make_engine(place.node, place.setup.engine.name, variant="-beside")
     try:
         engine.start()
@@ -219,7 +219,7 @@ def _images(node: Node) -> tuple[Image, ...]:
 
 
 def _wait_seen(cri: Cri, image: Image) -> None:
-    """Wait until the server knows of an image that was not pulled through it."""
+    """Wait until the server knows an image that was not pulled through it."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.reference))
     wait_until(lambda: cri.images.ImageStatus(request).HasField("image"), _START_SECONDS)
 
@@ -234,7 +234,7 @@ def _answers(cri: Cri) -> bool:
 
 
 def _ready(cri: Cri) -> bool:
-    """Return whether pods can start; containerd 2.2 has a third condition, false while it warns of cgroup v1."""
+    """Return whether pods can start; ignores containerd 2.2's third condition, a warning about cgroup v1."""
     if not _answers(cri):
         return False
     conditions = cri.runtime.Status(pb.StatusRequest()).status.conditions
@@ -245,4 +245,4 @@ _SERVERS: dict[str, Callable[[_Place], AbstractContextManager[Cri]]] = {
     "containerd": _containerd,
     "cri-dockerd": _cri_dockerd,
 }
-"""By the name of the program."""
+"""Servers by the name of the program."""

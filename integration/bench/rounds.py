@@ -1,4 +1,4 @@
-"""Rounds: the same pod up, in use and down on every side, right after each other."""
+"""Rounds: the same pod up, in use and down on every side, in direct succession."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
@@ -8,31 +8,31 @@ from integration.bench.timings import Timings
 from shim.api.v1 import api_pb2 as pb
 
 READS = 10
-"""Reads of each kind per round."""
+"""Reads of each kind in a round."""
 
 Pod = TypeVar("Pod")
 
 
 class Side(Protocol[Pod]):
-    """One way to make a pod."""
+    """One way to run a pod."""
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> Pod:
         """Run a pod with one container."""
         ...
 
     def exercise(self, timings: Timings, pod: Pod, *, times: int) -> None:
-        """Read `times` times, run a command in it and change a limit."""
+        """Read `times` times, run a command in the pod and change a limit."""
         ...
 
     def down(self, timings: Timings, pod: Pod) -> None:
-        """Stop and remove it."""
+        """Stop and remove the pod."""
         ...
 
 
 def run_rounds(sides: Mapping[str, Side[Any]], *, rounds: int, name: str, logs: str) -> dict[str, list[Timings]]:
-    """Run all sides in turn; returns the timings of each, in the order of the rounds.
+    """Run all sides in turn; return the timings of each, in the order of the rounds.
 
-    Another one is first in each round: what drifts on the machine hits all alike.
+    Each round starts with another side, so that drift of the machine affects all alike.
     """
     timed_rounds: dict[str, list[Timings]] = {side: [] for side in sides}
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""One engine with images and a pod network, and one server on it; all of it gone after the block."""
+"""One engine with images and a pod network, and one server on it; all are removed after the block."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ ENGINES = ("20.10", "28")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the benchmark runs on: an engine that has the pause and busybox images, and a network for pods."""
+    """The base of a benchmark: an engine with the pause and busybox images, and a network for pods."""
 
     engine: Engine
     pause: ImageId
@@ -38,18 +38,18 @@ class Setup:
     state: Path
     logs: Path
     home: Path
-    """Directory of the rest: the server's socket and log, and files of the floor."""
+    """Directory of all other files: the server's socket and log, and files of the floor."""
 
     def snapshot(self) -> NodeSnapshot:
-        """Return what there is of all that pods could leave behind."""
+        """Return a snapshot of everything that pods could leave behind."""
         return snapshot(self.engine.api, netns_dir=self.netns, lease_dir=self.leases, state_dir=self.state)
 
 
 @contextmanager
 def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> Iterator[Setup]:
-    """Start the engine, with `settings` of its own, and load the images.
+    """Start the engine with additional `settings`, and load the images.
 
-    NodeError outside of an isolated run, and for an engine that is not there.
+    Raises NodeError outside an isolated run, and if the engine is missing.
     """
     node = _node()
     home = HOME / "bench"
@@ -81,10 +81,10 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
 
 
 @contextmanager
-def beside(
+def second_engine(
     setup: Setup, *, environ: Mapping[str, str] | None = None, settings: dict[str, object] | None = None
 ) -> Iterator[Engine]:
-    """Run another engine of the same version with the same images, whose dockerd has further variables or settings."""
+    """Run another engine of the same version and images, with further variables or settings of dockerd."""
     node = _node()
     engine = make_engine(node, setup.engine.name, variant="-beside", environ=environ, settings=settings)
     try:
@@ -99,10 +99,10 @@ def beside(
 def serving(
     setup: Setup, *, checkout: Path | None = None, program: Sequence[str] = (), **flags: object
 ) -> Iterator[tuple[Server, Cri]]:
-    """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it.
+    """Run the server on the engine, and connect to it. Remaining pods are removed at the end.
 
-    It is the server of another `checkout` of this repository, if one is given, started by `program` if that is given.
-    `flags` are further settings, `_` for `-`.
+    `checkout` selects the server of another checkout of this repository, `program` replaces its command. `flags` are
+    further settings, with `_` for `-`.
     """
     server = Server(
         {
@@ -112,7 +112,7 @@ def serving(
             "cni-conf-dir": setup.home / "cni-conf",
             "cni-bin-dir": setup.cni_bin,
             "cni-cache-dir": setup.home / "cni-cache",
-            "pod-infra-container-image": images.PAUSE,  # the default of another checkout may be another
+            "pod-infra-container-image": images.PAUSE,  # another checkout may have another default
             **{name.replace("_", "-"): value for name, value in flags.items()},
         },
         socket=setup.home / "cri.sock",
@@ -138,12 +138,12 @@ def serving(
 def _node() -> Node:
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark runs in isolation only: make bench")
+        raise NodeError("the benchmark runs only in isolation: make bench")
     return node
 
 
 def _load(engine: Engine, node: Node) -> tuple[ImageId, ImageId]:
-    """Load the images of pause and busybox."""
+    """Load the pause and busybox images."""
     both = images.pause_image(node.busybox), images.busybox_image(node.busybox)
     pause, busybox = (ImageId(images.load(engine.api, image)) for image in both)
     return pause, busybox

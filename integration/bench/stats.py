@@ -1,6 +1,7 @@
-"""What stats and metrics take with many pods: time of an answer, calls to Docker, CPU of the server and of dockerd.
+"""The cost of stats and metrics with many pods: latency, calls to Docker, CPU of the server and of dockerd.
 
-`python -m integration.bench.stats` in isolation. The exit status says whether it could be measured, not how fast it is.
+`python -m integration.bench.stats`, in isolation. The exit status says whether the measurement succeeded, not how fast
+the server is.
 """
 
 import argparse
@@ -28,36 +29,36 @@ from shim.api.v1 import api_pb2 as pb
 from shim.stats_cache import METRICS_INTERVAL, PREFETCH_SECONDS
 
 AT_ONCE = 8
-"""Pods made or removed at the same time."""
+"""Pods added or removed at the same time."""
 CONTAINERS = 2
-"""Of each pod."""
+"""Containers of each pod."""
 METRICS_PORT = 9180
 POLL_SECONDS = 10.0
-"""Between two polls of everything, as the kubelet's."""
+"""Seconds between two polls of all stats, as by the kubelet."""
 ASKED = 5
-"""Answers of each kind that are timed, each the first after a pass."""
+"""Timed answers of each kind, each the first after a pass of the sampler."""
 PAUSE_SECONDS = 3.0
-"""Between two pairs."""
+"""Pause between two pairs."""
 PAIRS = 5
-"""Times that two answers are asked for, one second apart, by a client that has not asked for a while."""
+"""Pairs of requests, one second apart, from a client that has been silent for a while."""
 LIMITS_US = {"ListContainerStats": 50, "ListPodSandboxStats": 50, "ListPodSandboxMetrics": 250}
-"""Of a container, in microseconds."""
+"""Bounds for each container, in microseconds."""
 LIMIT_SHARE = 0.0001
-"""Of one core, for polling all three of a container."""
+"""Bound on the share of a core that polling all three costs for each container."""
 
 _OF_THE_VIEW = ("list_containers", "list_images", "inspect_image", "events")
-"""What the node view asks once a minute, whatever clients ask the server."""
+"""Calls that the node view makes once a minute, independent of clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Answers of one RPC, in milliseconds."""
+    """Latency of one RPC, in milliseconds."""
 
     median: float
     worst: float
-    """Of 20."""
+    """95th percentile."""
     second: float
-    """Median of the second of two answers."""
+    """Median of the second request of a pair."""
 
 
 def main() -> int:
@@ -138,7 +139,7 @@ def _poll(cri: Cri) -> None:
 
 def _times(cri: Cri) -> dict[str, Times]:
     _poll(cri)
-    # From here on answers are made ahead; the first ones are there after the next pass.
+    # From now on the server samples ahead; the first results exist after the next pass.
     time.sleep(METRICS_INTERVAL)
     took = []
     for _ in range(ASKED):
@@ -158,7 +159,7 @@ def _times(cri: Cri) -> dict[str, Times]:
 
 
 def _timed(cri: Cri) -> dict[str, float]:
-    """Ask for everything; return how long each answer took, in milliseconds."""
+    """Request everything; return the milliseconds of each request."""
     took = {}
     for name, ask in _asks(cri).items():
         began = time.perf_counter()
@@ -168,7 +169,7 @@ def _timed(cri: Cri) -> dict[str, float]:
 
 
 def _cpu_shares(setup: Setup, server: Server, *, seconds: float, poll: Callable[[], None]) -> tuple[float, float]:
-    """Give the CPU time of server and dockerd as a share of the time that passed."""
+    """Return the CPU time of the server and dockerd as shares of the elapsed time."""
 
     def used() -> tuple[float, float]:
         return footprint(server, when="").cpu_seconds, _cpu_seconds(setup.engine.daemon.pid)
@@ -182,7 +183,7 @@ def _cpu_shares(setup: Setup, server: Server, *, seconds: float, poll: Callable[
 
 
 def _cpu_seconds(pid: int) -> float:
-    # schedstat has nanoseconds, where stat has hundredths of a second.
+    # schedstat counts nanoseconds, stat only hundredths of a second.
     return (
         sum(int((task / "schedstat").read_text().split()[0]) for task in Path("/proc", str(pid), "task").iterdir())
         / 1e9
@@ -190,7 +191,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _docker_calls() -> dict[str, float]:
-    """Return calls to Docker so far, by operation, as the server itself counts them."""
+    """Return the number of calls to Docker by operation, from the server's metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found: dict[str, float] = {}
@@ -204,9 +205,11 @@ def _docker_calls() -> dict[str, float]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.stats", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--pods", type=int, default=100, help="how many pods there are (%(default)s)")
-    parser.add_argument("--polls", type=int, default=6, help="polls for the CPU time, ten seconds apart (%(default)s)")
-    parser.add_argument("--checkout", type=_checkout, help="whose server; by default this one's")
+    parser.add_argument("--pods", type=int, default=100, help="number of pods (%(default)s)")
+    parser.add_argument(
+        "--polls", type=int, default=6, help="number of polls for the CPU time, ten seconds apart (%(default)s)"
+    )
+    parser.add_argument("--checkout", type=_checkout, help="checkout of the server (this one)")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""How fast streaming is, beside what was promised: `python -m integration.bench.streaming` in isolation.
+"""Speed of streaming, compared to the promised limits: `python -m integration.bench.streaming`, in isolation.
 
-The client is as small as one can be: it speaks just enough SPDY to open streams, like Go's client without windows, and
-counts bytes, so that it is the server that is measured.
+The client is minimal, so that the server is measured: it speaks just enough SPDY to open streams, ignores windows like
+Go's client, and counts bytes.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PORT = 9000
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One promise, and what was measured."""
+    """One promise, and the measured value."""
 
     what: str
     measured: float
@@ -38,7 +38,7 @@ class Bar:
 
     @property
     def held(self) -> bool:
-        """Whether it is kept."""
+        """Whether the promise is kept."""
         return self.measured <= self.limit if self.at_most else self.measured >= self.limit
 
     def __str__(self) -> str:
@@ -68,16 +68,16 @@ def _exec_true(cri: Cri, engine: DockerEngine, container: str, *, rounds: int) -
 
     ours, docker = list[float](), list[float]()
     for number in range(rounds):
-        # Docker still clears up behind a command when the next one comes: each follows the other, and itself.
+        # Docker still cleans up after an exec when the next one starts, so each side follows the other and itself.
         order = ((floor, docker), (served, ours))
         for call, times in order if number % 2 else reversed(order):
             times.append(_seconds(call))
     ratio = statistics.median(ours) / statistics.median(docker)
-    return Bar("exec of true, beside the same on Docker's API", ratio, "x", 1.25, at_most=True)
+    return Bar("exec of true, relative to Docker's API", ratio, "x", 1.25, at_most=True)
 
 
 def _output_floor(engine: DockerEngine, container: str) -> float:
-    """Return how fast Docker itself gives the output, in MB/s: what a busy machine allows."""
+    """Return the rate at which Docker delivers output, in MB/s: the limit on a busy machine."""
     body = {"Cmd": ["head", "-c", str(256 * MIB), "/dev/zero"], "AttachStdout": True}
     with engine.start_exec(engine.create_exec(container, body=body)) as stream:
         began = time.perf_counter()
@@ -93,7 +93,7 @@ def _output(cri: Cri, server: Server, container: str) -> Bar:
     count = client.drain()
     rate = count / (time.perf_counter() - began) / 1e6
     client.close()
-    print(f"Passing on {count >> 20} MiB of output took {server.cpu_seconds() - used:.2f} s of the processor")
+    print(f"Forwarding {count >> 20} MiB of output took {server.cpu_seconds() - used:.2f} s of the processor")
     return Bar(f"exec with {count >> 20} MiB of output", rate, "MB/s", 150, at_most=False)
 
 
@@ -111,7 +111,7 @@ def _port_forward(cri: Cri, sandbox: str) -> Bar:
 def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: int) -> Bar:
     before = server.rss()
     with ExitStack() as open_ones:
-        for number in range(sessions):  # spread, since the sessions of one container are limited
+        for number in range(sessions):  # spread, since a container's sessions are limited
             container = containers[number % len(containers)]
             open_ones.callback(exec_session(cri, container, "sleep", "600").close)
         time.sleep(2)
@@ -120,13 +120,13 @@ def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: in
 
 
 def _endless_server(cri: Cri, container: str) -> None:
-    """Let something in the pod send without end to each client."""
+    """Run a server in the pod that sends endlessly to each client."""
     script = f"nc -ll -p {PORT} -e sh -c 'exec cat /dev/zero' & sleep 0.5"
     cri.exec(container, "sh", "-c", f"({script}) >/dev/null 2>&1 </dev/null")
 
 
 def measure(engine_name: str, *, rounds: int) -> list[Bar]:
-    """Measure all bars. NodeError when it cannot be set up."""
+    """Measure all bars. Raises NodeError if setup fails."""
     with prepared(engine_name) as setup, serving(setup) as (server, cri):
         direct = DockerEngine(setup.engine.url, request_timeout=60)
         config = pod_config("streaming")
@@ -148,7 +148,7 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
 
 
 def print_bars(measured: Callable[[], Iterable[Bar]]) -> int:
-    """Measure and print; the exit status says whether that could be done, not how good it is."""
+    """Measure and print; the exit status says whether the measurement succeeded, not how good the figures are."""
     try:
         bars = measured()
     except NodeError as cause:
@@ -162,7 +162,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.streaming", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=30, help="of the short command (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of the short command (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - gRPC names the methods
-"""The client without a library understands what a real server says."""
+"""The client without a library understands a real server."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,12 +39,12 @@ def pull(direct: Cri, image: str) -> str:
 
 
 def test_an_answer_is_read_on_each_of_many_streams(direct: Cri) -> None:
-    for number in range(1000):  # more than fits into the window of 64 KiB that a connection begins with
+    for number in range(1000):  # more bytes than the initial window of 64 KiB of a connection
         image = f"registry.example/{number}/{'a' * 100}"
         assert pull(direct, image) == f"id of {image}"
 
 
-def test_a_status_alone_is_an_error(direct: Cri) -> None:
+def test_a_status_without_a_message_is_an_error(direct: Cri) -> None:
     with pytest.raises(RuntimeError, match="PullImage failed"):
         pull(direct, "gone")
 

@@ -1,4 +1,4 @@
-"""Medians, ratios and bars from timings that are made up."""
+"""Medians, ratios and bars from invented timings."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def timings(**took: list[float]) -> Timings:
 
 
 def whole(side: str, ms: float) -> Timings:
-    """Timings that have every call of its side, each taking `ms`."""
+    """Return timings that have every call of a side, each taking `ms`."""
     made = Timings()
     for pair in PAIRS:
         made.took.update({name: [ms] for name in (pair.floor if side == "floor" else pair.server)})
@@ -41,11 +41,11 @@ def footprint(rss_mib: float, *, when: str = "after start") -> Footprint:
     ],
     ids=["one", "lower of one", "few", "hundred", "lower of a hundred"],
 )
-def test_a_rank_is_a_value_that_was_measured(values: list[float], share: float, wanted: float) -> None:
+def test_a_percentile_is_a_measured_value(values: list[float], share: float, wanted: float) -> None:
     assert figures.ranked(values, share) == wanted
 
 
-def test_a_call_is_summed_up_over_all_rounds() -> None:
+def test_a_call_is_summarized_over_all_rounds() -> None:
     timed_rounds = [whole("floor", 1.0), whole("floor", 5.0), whole("floor", 2.0)]
     call = next(
         c
@@ -56,14 +56,14 @@ def test_a_call_is_summed_up_over_all_rounds() -> None:
     assert (call.side, call.count, call.median_ms, call.p95_ms) == ("floor", 3, 2.0, 5.0)
 
 
-def test_the_calls_of_a_sandbox_are_compared_with_all_that_it_takes() -> None:
+def test_run_pod_sandbox_is_compared_with_all_calls_of_the_floor() -> None:
     ratio = next(r for r in whole_phase(floor=[10.0], server=[44.0]).ratios if r.name == "RunPodSandbox")
 
     assert (ratio.floor_ms, ratio.server_ms, ratio.of_medians) == (40.0, 44.0, 1.1)
 
 
 def test_pairs_are_compared_within_their_round() -> None:
-    # A machine that becomes ten times slower: the sides drift alike, and each round's ratio stays.
+    # The machine becomes ten times slower: both sides drift alike, and each round's ratio stays.
     ratio = whole_phase(floor=[1.0, 10.0, 1.0], server=[2.0, 20.0, 30.0]).ratios[1]
 
     assert ratio.of_medians == pytest.approx(5.0)
@@ -84,7 +84,7 @@ def test_a_call_made_several_times_in_a_round_counts_once() -> None:
     assert (ratio.name, ratio.server_ms) == ("ListContainers", 4.0)
 
 
-def test_every_promise_is_judged_in_every_phase() -> None:
+def test_every_promise_is_checked_in_every_phase() -> None:
     phases = [whole_phase(floor=[1.0], server=[1.0]), whole_phase(floor=[1.0], server=[9.0], pods=50)]
     bars = {bar.name: bar for bar in figures.bars(phases, footprints=[footprint(80.0), footprint(90.5, when="later")])}
 
@@ -97,7 +97,7 @@ def test_every_promise_is_judged_in_every_phase() -> None:
         "ExecSync, new client, 50 pods present": False,
         "server RSS, later": False,
     }
-    assert bars["run, create, start, alone"].value == pytest.approx(0.5)  # three calls beside six
+    assert bars["run, create, start, alone"].value == pytest.approx(0.5)  # three calls compared to six
 
 
 def test_many_pods_at_once_have_a_bar() -> None:
@@ -111,7 +111,7 @@ def test_a_bar_is_met_up_to_its_limit() -> None:
     assert figures.bars([], footprints=[footprint(90.0)])[0].met
 
 
-def test_a_block_that_fails_leaves_no_time() -> None:
+def test_a_failed_block_is_not_timed() -> None:
     made = timings()
     with pytest.raises(ValueError, match="no"), made.timed("call"):
         raise ValueError("no")
@@ -119,7 +119,7 @@ def test_a_block_that_fails_leaves_no_time() -> None:
     assert made.took == {}
 
 
-def test_a_call_gives_its_result_and_its_time() -> None:
+def test_a_call_returns_its_result_and_is_timed() -> None:
     made = timings(call=[1.0])
 
     assert made.call("call", lambda: "result") == "result"
@@ -152,7 +152,7 @@ def test_sides_are_compared_by_their_medians_and_their_ratios_to_the_floor() -> 
     assert row.of_floor == {"floor": 1.0, "server": 0.5, "another": 2.0}
 
 
-def test_a_call_that_the_floor_does_not_have_is_compared_among_the_servers() -> None:
+def test_a_call_without_a_floor_is_compared_among_the_servers() -> None:
     made = timings(ListPodSandbox=[3.0, 1.0, 2.0])
     pair = figures.Pair("ListPodSandbox", ("ListPodSandbox",), ())
     (row,) = figures.compared([pair], {"floor": [Timings()], "server": [made], "another": [made]})
@@ -161,7 +161,7 @@ def test_a_call_that_the_floor_does_not_have_is_compared_among_the_servers() -> 
     assert row.of_floor == {}
 
 
-def test_every_call_that_is_compared_has_a_name_of_its_own() -> None:
+def test_compared_calls_have_unique_names() -> None:
     names = [pair.name for pair in figures.COMPARED]
 
     assert len(names) == len(set(names))

@@ -1,4 +1,4 @@
-"""The picture of figures that are made up."""
+"""The picture of invented figures."""
 
 from xml.etree import ElementTree as ET
 
@@ -36,7 +36,7 @@ def bars(root: ET.Element, *, side: int) -> list[float]:
     ]
 
 
-def test_it_says_what_was_measured_where_and_when() -> None:
+def test_the_picture_names_the_engine_the_machine_and_the_date() -> None:
     said = " ".join(texts(picture(whole_report())))
 
     assert "Docker Engine 28.5.2" in said
@@ -45,7 +45,7 @@ def test_it_says_what_was_measured_where_and_when() -> None:
         assert said.count(name) == len(NAMES)
 
 
-def test_bars_are_as_long_as_their_figures_and_the_figures_stand_beside_them() -> None:
+def test_bars_are_proportional_to_their_figures_and_labelled() -> None:
     root = picture(whole_report())
     server, floor, other = (bars(root, side=side) for side in range(3))
 
@@ -55,14 +55,14 @@ def test_bars_are_as_long_as_their_figures_and_the_figures_stand_beside_them() -
     assert {"200", "100", "50.1"} <= set(texts(root))
 
 
-def test_a_side_without_such_a_call_has_no_bar() -> None:
+def test_a_side_without_a_call_has_no_bar() -> None:
     root = picture(whole_report(took={"server": 2.0, "containerd": 1.0}))
 
     assert (len(bars(root, side=0)), len(bars(root, side=1))) == (len(NAMES), 0)
 
 
 @pytest.mark.parametrize("took", [TOOK, {**TOOK, "cri-dockerd": 0.001}], ids=["three", "four"])
-def test_nothing_is_drawn_outside(took: dict[str, float]) -> None:
+def test_everything_is_drawn_inside_the_picture(took: dict[str, float]) -> None:
     root = picture(whole_report(took=took))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
 
@@ -72,5 +72,5 @@ def test_nothing_is_drawn_outside(took: dict[str, float]) -> None:
     assert max(float(element.attrib["y"]) for element in root.iter(f"{SVG}text")) < height
 
 
-def test_names_cannot_break_the_picture() -> None:
+def test_names_are_escaped() -> None:
     assert "<b> & c" in texts(picture(whole_report(took={**TOOK, "<b> & c": 3.0})))

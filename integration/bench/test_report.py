@@ -90,12 +90,12 @@ def test_the_table_has_every_kind_of_figure(line: list[str]) -> None:
     assert line in [row.split() for row in as_table(report()).splitlines()]
 
 
-def test_what_was_left_behind_is_reported() -> None:
+def test_leftovers_are_reported() -> None:
     assert "left behind" not in as_table(report())
     assert as_table(report(left_behind=["leases: 10.88.0.7"])).endswith("left behind: leases: 10.88.0.7")
 
 
-def test_other_servers_have_a_table_with_what_each_side_has() -> None:
+def test_other_servers_are_compared_in_a_table() -> None:
     rows = [row.split() for row in as_table(report(others=OTHERS)).splitlines()]
 
     assert ["beside", "containerd:", "containerd", "2.1.9"] in rows
@@ -104,7 +104,7 @@ def test_other_servers_have_a_table_with_what_each_side_has() -> None:
     assert ["ListPodSandbox", "1.0", "0.7"] in rows
 
 
-def test_without_other_servers_there_is_no_such_table() -> None:
+def test_without_other_servers_there_is_no_table_of_all_sides() -> None:
     assert "containerd" not in as_table(report())
 
 
@@ -112,7 +112,7 @@ def test_no_line_is_wider_than_a_page() -> None:
     assert max(map(len, as_table(report(others=OTHERS * 2)).splitlines())) <= 120
 
 
-def test_the_json_reads_back() -> None:
+def test_the_json_can_be_decoded() -> None:
     written = as_json(report())
     read = msgspec.json.decode(written, type=Report)
 

@@ -9,7 +9,7 @@ from integration.bench.rounds import rotated
 from integration.bench.setup import CONFLIST
 
 
-def test_another_server_has_the_same_plugins_and_addresses_of_its_own() -> None:
+def test_another_server_has_the_same_plugins_and_separate_addresses() -> None:
     shared = msgspec.json.decode(CONFLIST.read_bytes())
     first, second = (
         own_network(shared, bridge=f"beside{number}", number=number, leases=Path("/leases")) for number in range(2)

@@ -1,4 +1,4 @@
-"""One pod through a CRI server, timed by a client of the CRI."""
+"""One pod through a CRI server, timed by a CRI client."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from shim.api.v1 import api_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class TimedPod:
-    """A pod that a server made: ids of its sandbox and of its only container."""
+    """A pod that a server runs: ids of its sandbox and of its only container."""
 
     sandbox: str
     container: str
 
 
 class PodClient:
-    """Makes and removes pods through one server; safe for several threads."""
+    """Runs and removes pods through one server. Thread-safe."""
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> TimedPod:
-        """Run a pod with one container, whose log directory is made before, as the kubelet does."""
+        """Run a pod with one container; creates the log directory first, as the kubelet does."""
         cri = self._cri
         Path(config.log_directory, container.log_path).parent.mkdir(parents=True, exist_ok=True)
         sandbox = timings.call("RunPodSandbox", lambda: cri.run(config))
@@ -35,7 +35,7 @@ class PodClient:
         return TimedPod(sandbox, made)
 
     def exercise(self, timings: Timings, pod: TimedPod, *, times: int) -> None:
-        """Read all there is `times` times, then run a command and change a limit."""
+        """Read everything `times` times, then run a command and change a limit."""
         for _ in range(times):
             for name, read in self._reads(pod).items():
                 timings.call(name, read)

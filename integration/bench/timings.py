@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class Timings:
-    """What one round on one side took; `took` has milliseconds by the name of the call, in order."""
+    """The timings of one round on one side; `took` holds milliseconds by the name of the call, in order."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time the block; one that fails leaves no time behind."""
+        """Time the block; a block that raises is not recorded."""
         began = time.perf_counter_ns()
         yield
         self.took.setdefault(name, []).append((time.perf_counter_ns() - began) / 1e6)

@@ -1,7 +1,7 @@
-"""What pods in user namespaces cost, and others beside them: `python -m integration.bench.user_namespaces` in a box.
+"""The cost of pods in user namespaces, and of the OCI runtime: `python -m integration.bench.user_namespaces`.
 
-The start of a pod is RunPodSandbox, CreateContainer and StartContainer: in turn on an engine without the OCI runtime,
-on one that has it, and there in a user namespace.
+Runs in isolation. The start of a pod is RunPodSandbox, CreateContainer and StartContainer. It is timed in turn on an
+engine without the OCI runtime, on one with the runtime, and there in a user namespace.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from itertools import count
 
 from integration.bench.pods import ordinary_pod
 from integration.bench.rounds import rotated
-from integration.bench.setup import ENGINES, Setup, beside, prepared, serving
+from integration.bench.setup import ENGINES, Setup, prepared, second_engine, serving
 from integration.bench.streaming import Bar, print_bars
 from integration.bench.timed_pod import PodClient
 from integration.bench.timings import Timings
@@ -26,7 +26,9 @@ from integration.waiting import wait_until
 
 WITHOUT, WITH, MAPPED = "without the runtime", "with the runtime", "in a user namespace"
 MORE_MS = {WITH: 3.0, MAPPED: 60.0}
-"""How much longer the start of a pod may take, than without the runtime and than outside of a user namespace."""
+"""Bounds on the additional time of a start: with the runtime compared to without it, and in a user namespace compared
+to outside.
+"""
 _START = ("RunPodSandbox", "CreateContainer", "StartContainer")
 _TEST_SECONDS = 30.0
 
@@ -38,7 +40,7 @@ class _Side:
     client: PodClient
     logs: str
     ids: Iterator[int] | None
-    """The first ids of its pods, where they are in user namespaces."""
+    """First ids of pods in user namespaces; None for other pods."""
 
     def start(self, name: str) -> float:
         """Start a pod and remove it; return the milliseconds of the start."""
@@ -54,17 +56,17 @@ class _Side:
 
 
 def measure(engine_name: str, *, rounds: int) -> list[Bar]:
-    """Measure all sides in turn. NodeError where pods cannot be in user namespaces."""
+    """Measure all sides in turn. Raises NodeError if the node does not support user namespaces."""
     with prepared(engine_name) as setup, ExitStack() as stack:
         plain = stack.enter_context(_without_runtime(setup))
         _, cri = stack.enter_context(serving(setup))
-        _wait_possible(cri)
+        _wait_supported(cri)
         sides = {
             WITHOUT: _Side(PodClient(plain), f"{setup.logs}/without", None),
             WITH: _Side(PodClient(cri), f"{setup.logs}/with", None),
             MAPPED: _Side(PodClient(cri), f"{setup.logs}/mapped", count(SIZE, SIZE)),
         }
-        for side in sides.values():  # the first pod makes the bridge, and fills caches
+        for side in sides.values():  # the first pod creates the bridge and fills caches
             side.start("warm-up")
         took: dict[str, list[float]] = {name: [] for name in sides}
         with step(f"{rounds} rounds"):
@@ -72,29 +74,29 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
                 for name in rotated(list(sides), number):
                     took[name].append(sides[name].start(f"round-{number}"))
     medians = {name: statistics.median(each) for name, each in took.items()}
-    return [_bar(medians, WITH, beside=WITHOUT), _bar(medians, MAPPED, beside=WITH)]
+    return [_bar(medians, WITH, base=WITHOUT), _bar(medians, MAPPED, base=WITH)]
 
 
-def _bar(medians: dict[str, float], name: str, *, beside: str) -> Bar:
-    what = f"start of a pod {name}, {medians[name]:.1f} ms ({beside} {medians[beside]:.1f} ms): more"
-    return Bar(what, medians[name] - medians[beside], "ms", MORE_MS[name], at_most=True)
+def _bar(medians: dict[str, float], name: str, *, base: str) -> Bar:
+    what = f"start of a pod {name}, {medians[name]:.1f} ms ({base} {medians[base]:.1f} ms): more"
+    return Bar(what, medians[name] - medians[base], "ms", MORE_MS[name], at_most=True)
 
 
 @contextmanager
 def _without_runtime(setup: Setup) -> Iterator[Cri]:
-    """Run a server on another engine, which has no OCI runtime but its own."""
+    """Run a server on a second engine without the OCI runtime."""
     home = setup.home / "without"
     places = {name: home / name for name in ("state", "netns")}
     for path in (*places.values(), home / "cni-cache"):
         path.mkdir(parents=True)
     (home / "cni-conf").symlink_to(setup.home / "cni-conf")
-    with beside(setup, settings={"runtimes": {}}) as engine:
+    with second_engine(setup, settings={"runtimes": {}}) as engine:
         other = replace(setup, engine=engine, home=home, state=places["state"], netns=places["netns"])
         with serving(other) as (_, cri):
             yield cri
 
 
-def _wait_possible(cri: Cri) -> None:
+def _wait_supported(cri: Cri) -> None:
     try:
         wait_until(lambda: features(cri).user_namespaces, _TEST_SECONDS)
     except AssertionError as error:
@@ -105,7 +107,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.user_namespaces", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=30, help="of each side (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of each side (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
 

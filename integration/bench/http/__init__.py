@@ -1,1 +1,1 @@
-"""What reading Docker's HTTP costs: `shim.engine.http1` beside h11, and the SDK's own client."""
+"""The cost of reading Docker's HTTP: `shim.engine.http1` compared to h11 and to the SDK's client."""

@@ -1,7 +1,7 @@
-"""Measure what h11 would add to the processor time of calls to Docker. Needs neither root nor an Engine.
+"""Measure the processor time that h11 would add to calls to Docker. Needs neither root nor an Engine.
 
-Both readers are fed with the same bytes without a socket. Beside them stands the time that a whole call takes of the
-calling thread, kernel included, and for one call that of the SDK with a transport of its own.
+Both readers get the same bytes without a socket. For comparison the table shows the processor time of a whole call in
+the calling thread, kernel included, and of one call through the SDK.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from integration.bench.http.server import serving
 from shim.engine.client import DockerEngine
 
 ROUNDS = 15
-"""Medians of so many rounds: the machine may be busy with something else."""
+"""Rounds, of which the median counts, since other work may disturb some."""
 ROUND_SECONDS = 0.05
 
 Pieces = Callable[[Exchange], Iterator[bytes]]
@@ -93,7 +93,7 @@ def _reading(case: Case, pieces: Pieces) -> float:
 
 
 def _microseconds(work: Callable[[], object]) -> float:
-    """Return the median time of the processor for one `work`."""
+    """Return the median processor time of `work`, in microseconds."""
     work()
     return statistics.median(_round(work) for _ in range(ROUNDS))
 

@@ -1,4 +1,4 @@
-"""The two readers, each carrying out one exchange without a socket."""
+"""The two readers; each performs one exchange without a socket."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ class OwnReader:
         self._buffer = bytearray()
 
     def pieces(self, exchange: Exchange) -> Iterator[bytes]:
-        """Yield the body of the response, or what follows an upgrade."""
+        """Yield the body of the response, or the bytes after an upgrade."""
         arriving = iter(exchange.arriving)
         buffer = self._buffer
         http1.request_bytes(exchange.method, exchange.target, headers=_headers(exchange), body=exchange.body)
@@ -41,13 +41,13 @@ class OwnReader:
 
 
 class H11Reader:
-    """h11, with one connection object for each connection, as its documentation has it."""
+    """h11, with one connection object for each connection, as its documentation recommends."""
 
     def __init__(self) -> None:
         self._connection = _h11_connection()
 
     def pieces(self, exchange: Exchange) -> Iterator[bytes]:
-        """Yield the body of the response, or what follows an upgrade."""
+        """Yield the body of the response, or the bytes after an upgrade."""
         arriving = iter(exchange.arriving)
         self._send(exchange)
         while True:

@@ -1,4 +1,4 @@
-"""What a Docker Engine sends for the calls that a node makes all the time, as bytes. Made up, of the usual size."""
+"""Responses of a Docker Engine to the frequent calls of a node, as bytes. Invented, but of realistic size."""
 
 import json
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ EVENTS = 500
 ARCHIVE_MIB = 64
 
 _PIECE = 64 * 1024
-"""Bytes of one read from the socket, as `shim.engine.connection` reads them."""
+"""Bytes of one read from the socket, as in `shim.engine.connection`."""
 _COPY = 32 * 1024
-"""Bytes that Go's io.Copy writes at a time: a chunk of an archive."""
+"""Bytes that Go's io.Copy writes at a time, and so the size of an archive's chunks."""
 _HEAD = (
     "Api-Version: 1.51\r\n{type}Docker-Experimental: false\r\nOstype: linux\r\nServer: Docker/28.5.2 (linux)\r\n"
     "Date: Mon, 06 Oct 2025 10:11:12 GMT\r\n{length}\r\n"
@@ -35,22 +35,22 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request, and the response as it arrives."""
+    """A request and its response."""
 
     method: str
     target: str
     arriving: tuple[bytes, ...]
-    """What each read from the socket returns."""
+    """The result of each read from the socket."""
     body: bytes = b""
 
     @property
     def upgrades(self) -> bool:
-        """Whether the connection serves no further request."""
+        """Whether the response upgrades the connection, which then serves no further request."""
         return self.arriving[0].startswith(b"HTTP/1.1 101")
 
 
 def version() -> Exchange:
-    """Return what is asked first on a new connection."""
+    """Return the first exchange of a new connection."""
     answer = {"Version": "28.5.2", "ApiVersion": "1.51", "MinAPIVersion": "1.24"}
     return Exchange("GET", "/version", _sized(200, answer))
 
@@ -68,7 +68,7 @@ def containers() -> Exchange:
 
 
 def start() -> Exchange:
-    """Return a start, whose answer has no body."""
+    """Return a start, whose response has no body."""
     return Exchange("POST", f"/v1.51/containers/{CID}/start", (_head("204 No Content"),))
 
 
@@ -92,7 +92,7 @@ def exec_calls() -> tuple[Exchange, Exchange, Exchange]:
 
 
 def events() -> Exchange:
-    """Return EVENTS events, each arriving alone."""
+    """Return EVENTS events, each in a read of its own."""
     actor = {"ID": CID, "Attributes": {**_LABELS, "image": "busybox", "name": "k8s_server"}}
     event = {"Type": "container", "Action": "start", "Actor": actor, "time": 1, "timeNano": 1759745472123456789}
     chunk = _chunk(_encoded(event))

@@ -1,4 +1,4 @@
-"""A process that answers as an Engine would, from bytes that are made before."""
+"""A process that answers like an Engine, with prepared bytes."""
 
 import multiprocessing
 import socket
@@ -11,13 +11,13 @@ from pathlib import Path
 from integration.bench.http.responses import Exchange
 
 _EVENT_SECONDS = 0.0002
-"""Between two events: as on a node, each is read alone."""
+"""Pause between two events, so that each is read alone as on a node."""
 _END_SECONDS = 30
 
 
 @contextmanager
 def serving(path: Path, exchanges: Iterable[Exchange]) -> Iterator[str]:
-    """Serve at `path` for the block, whose endpoint is yielded."""
+    """Serve at `path` during the block; yields the endpoint."""
     answers = {_line(exchange.method, exchange.target): exchange for exchange in exchanges}
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -51,7 +51,7 @@ def _answer(connection: socket.socket, answers: dict[str, Exchange]) -> None:
             pause = _EVENT_SECONDS if "/events" in target else 0.0
             try:
                 _send(connection, answer, pause=pause)
-            except OSError:  # the client has what it wanted
+            except OSError:  # the client has all it needs
                 return
             if answer.upgrades:
                 return

@@ -1,4 +1,4 @@
-"""Both readers of the benchmark read the same."""
+"""Both readers of the benchmark read the same content."""
 
 import pytest
 
@@ -17,7 +17,7 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: f"{exchange.method} {exchange.target[:60]}")
-def test_both_readers_read_the_same_twice(exchange: Exchange) -> None:
+def test_both_readers_read_the_same_content_twice(exchange: Exchange) -> None:
     own, h11 = OwnReader(), H11Reader()
     for _ in range(2):
         content = b"".join(own.pieces(exchange))

@@ -1,4 +1,4 @@
-"""Measure reads. The exit status says whether that could be done, not how fast it is."""
+"""Measure reads. The exit status says whether the measurement succeeded, not how fast the server is."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def measure(engine_name: str, *, pods: int, relist_seconds: int, stops: int) -> Report:
-    """Measure on `pods` pods, on some of them first. NodeError when it cannot be set up."""
+    """Measure with `pods` pods, and first with a fifth of them. Raises NodeError if setup fails."""
     load_before = os.getloadavg()[0]
     some = max(1, pods // 5)
     with prepared(engine_name) as setup, serving(setup) as (server, cri):
@@ -66,10 +66,10 @@ def measure(engine_name: str, *, pods: int, relist_seconds: int, stops: int) -> 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.bench.reads", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--pods", type=int, default=100, help="how many pods there are (%(default)s)")
-    parser.add_argument("--seconds", type=int, default=60, help="how long the relists go on (%(default)s)")
-    parser.add_argument("--stops", type=int, default=200, help="how many containers are stopped at once (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    parser.add_argument("--pods", type=int, default=100, help="number of pods (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="duration of the relists (%(default)s)")
+    parser.add_argument("--stops", type=int, default=200, help="number of containers stopped at once (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""How long after Docker's own event an exit shows in ContainerStatus and in the event stream."""
+"""The delay from Docker's event of an exit to ContainerStatus and to the event stream."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ TIMES = 20
 
 
 def exits(cri: Cri, engine: Engine, *, container: str) -> dict[str, list[float]]:
-    """Milliseconds from the time in Docker's event; `container` runs until it is killed."""
+    """Return the delays from Docker's event, in milliseconds; `container` runs until it is killed."""
     died = _DockerEvents(engine, container)
     subscriber = Subscriber(cri)
     took: dict[str, list[float]] = {"exit in ContainerStatus": [], "exit in GetContainerEvents": []}
@@ -47,13 +47,13 @@ def _first_time(condition: Callable[[], bool]) -> float:
     until = time.monotonic() + 30
     while not condition():
         if time.monotonic() > until:
-            raise TimeoutError("the exit does not show")
+            raise TimeoutError("ContainerStatus does not show the exit")
         time.sleep(0.001)
     return time.time()
 
 
 class _DockerEvents:
-    """Notes the times of Docker's own events about each end of one container."""
+    """Records the times of Docker's die events of one container."""
 
     def __init__(self, engine: Engine, container: str) -> None:
         self.times: list[float] = []

@@ -1,4 +1,4 @@
-"""What was measured and what is promised, as a table for people and as JSON. Pure."""
+"""The figures and the promised limits, as a table and as JSON. Pure."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ GROWTH_US = 10.0
 """Microseconds that one more container may add to a list."""
 EXIT_MS = 50.0
 BUSY_MS = 10.0
-"""Of reads while many stops are under way."""
+"""Bound on reads while many stops wait."""
 CORE_PERCENT = 3.0
 RSS_GROWTH_MIB = 1.0
-"""What Python's allocator takes and gives between two samples is less; over ten minutes a leak would be more."""
+"""Bound on growth, above the normal variation of Python's allocator; a leak would exceed it in ten minutes."""
 
 LISTS = ("ListContainers", "ListPodSandbox")
 STATUSES = ("ContainerStatus", "PodSandboxStatus")
@@ -29,34 +29,34 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     containers: int
-    """How many there are, pause containers counted."""
+    """Number of containers, pause containers included."""
     median_ms: float
     p95_ms: float
     count: int
 
 
 class Relist(msgspec.Struct, frozen=True, kw_only=True):
-    """A while of two lists a second, with a subscriber of events and a container that starts and ends each second."""
+    """Two lists a second for a while, with a subscriber of events and a container that starts and exits each second."""
 
     seconds: float
     before: Footprint
     after: Footprint
     events: int
-    """That the subscriber got."""
+    """Events that the subscriber received."""
 
     @property
     def core_percent(self) -> float:
-        """Processor time of the server, of one core."""
+        """Processor time of the server, in percent of one core."""
         return 100 * (self.after.cpu_seconds - self.before.cpu_seconds) / self.seconds
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one run found out."""
+    """The figures of one run."""
 
     machine: Machine
     engine: Docker
     reads: list[Read]
-    """With fewer and with all pods; and Docker's own list."""
+    """Reads with some and with all pods, and Docker's list."""
     relist: Relist
     exits: list[Read]
     busy: list[Read]
@@ -65,7 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reads(took: Mapping[str, Sequence[float]], *, containers: int) -> list[Read]:
-    """Sum up times in milliseconds by the name of their call."""
+    """Summarize times in milliseconds, by the name of the call."""
     return [
         Read(
             name=name,
@@ -79,7 +79,7 @@ def reads(took: Mapping[str, Sequence[float]], *, containers: int) -> list[Read]
 
 
 def growth_us(measured: Sequence[Read], name: str) -> float:
-    """Microseconds each further container adds, between the fewest and the most that were there."""
+    """Return the microseconds that each further container adds, between the smallest and the largest number."""
     of_name = sorted((read for read in measured if read.name == name), key=lambda read: read.containers)
     few, many = of_name[0], of_name[-1]
     return 1000 * (many.median_ms - few.median_ms) / (many.containers - few.containers)
@@ -88,7 +88,7 @@ def growth_us(measured: Sequence[Read], name: str) -> float:
 def bars(
     measured: Sequence[Read], *, relist: Relist, exits: Sequence[Read], busy: Sequence[Read], stops: int
 ) -> list[Bar]:
-    """Compare with what is promised."""
+    """Compare the figures with the promised limits."""
     most = max(read.containers for read in measured)
     full = {read.name: read for read in measured if read.containers == most}
     before, after = relist.before, relist.after
@@ -123,7 +123,7 @@ def as_json(report: Report) -> bytes:
 
 
 def as_table(report: Report) -> str:
-    """Return the report to read."""
+    """Return the report as text."""
     return "\n".join(_lines(report))
 
 

@@ -1,4 +1,4 @@
-"""Pods that are there to be listed, and the reads of a kubelet, timed."""
+"""Pods to be listed, and the timed reads of a kubelet."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +13,12 @@ from shim.api.v1 import api_pb2 as pb
 AT_ONCE = 8
 TIMES = 200
 CONTAINERS = 2
-"""Of each pod."""
+"""Containers of each pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox, what it was made of, and its containers, which were never started."""
+    """A pod sandbox, its configuration, and its containers, which were never started."""
 
     id: str
     config: pb.PodSandboxConfig
@@ -41,7 +41,7 @@ def pods_up(cri: Cri, *, first: int, count: int) -> list[Pod]:
 
 
 def timed_reads(cri: Cri, engine: Engine, *, pod: Pod) -> dict[str, list[float]]:
-    """Milliseconds of each call, all in turn, so that what drifts on the machine hits them alike."""
+    """Return the milliseconds of each call; the calls alternate, so that drift of the machine affects all alike."""
     timings = Timings()
     image = pb.ImageStatusRequest(image=pb.ImageSpec(image=BUSYBOX))
     calls: dict[str, Callable[[], object]] = {

@@ -1,4 +1,4 @@
-"""A kubelet that lists every second and subscribes to events, for a while."""
+"""A kubelet that lists every second and subscribes to events."""
 
 import threading
 import time
@@ -13,12 +13,13 @@ from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 
 WARM_UP = 65
-"""Rounds before the first sample: threads and buffers are made when they are needed first, some by the compare of the
-view, which comes every minute."""
+"""Rounds before the first sample: threads and buffers are created on first use, some by the view's comparison with
+Docker, which runs every minute.
+"""
 
 
 class Subscriber:
-    """Reads the stream of events in a thread; what it reads is in `events`, with the time it came."""
+    """Reads the stream of events in a thread; `events` holds them with the time of arrival."""
 
     def __init__(self, cri: Cri) -> None:
         self.events: list[tuple[float, pb.ContainerEventResponse]] = []
@@ -41,7 +42,7 @@ class Subscriber:
 
 
 def relists(cri: Cri, server: Server, engine: Engine, *, container: str, seconds: int) -> Relist:
-    """List twice a second for `seconds`; `container` is one that ends at once, and is started every second."""
+    """List twice a second for `seconds`; `container` exits at once and is started every second."""
     subscriber = Subscriber(cri)
     _rounds(cri, engine, container=container, count=WARM_UP)
     before, began, seen = footprint(server, when="before relists"), time.monotonic(), len(subscriber.events)

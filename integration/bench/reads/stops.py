@@ -11,13 +11,13 @@ from shim.api.v1 import api_pb2 as pb
 
 GRACE_SECONDS = 30
 SETTLE_SECONDS = 3.0
-"""From the last stop that was sent to the first read."""
+"""Seconds from the last stop sent to the first read."""
 READ_SECONDS = 10.0
 DEAF = ("sh", "-c", "trap '' TERM; sleep 3600")
 
 
 def reads_beside_stops(cri: Cri, pods: list[Pod], *, count: int) -> dict[str, list[float]]:
-    """Milliseconds of reads while `count` containers that ignore SIGTERM are being stopped."""
+    """Return the milliseconds of reads while `count` containers that ignore SIGTERM are being stopped."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         containers = list(pool.map(lambda number: _started(cri, pods[number % len(pods)], number), range(count)))
     timings = Timings()
@@ -31,8 +31,8 @@ def reads_beside_stops(cri: Cri, pods: list[Pod], *, count: int) -> dict[str, li
             timings.call("ListPodSandbox", lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest()))
             time.sleep(0.1)
         if any(stop.done() for stop in stops):
-            raise AssertionError("a stop has ended although its container ignores it")
-        # A second stop without grace ends them all; the first need not end by itself.
+            raise AssertionError("a stop ended although its container ignores SIGTERM")
+        # A second stop without grace kills the containers, so that the first stops end.
         with ThreadPoolExecutor(AT_ONCE) as killers:
             list(killers.map(cri.stop_container, containers))
         for stop in stops:

@@ -1,4 +1,4 @@
-"""Medians, growth and bars from times that are made up."""
+"""Medians, growth and bars from invented times."""
 
 import msgspec
 import pytest
@@ -44,16 +44,16 @@ def missed(made: Report) -> list[str]:
     return [bar.name for bar in made.bars if not bar.met]
 
 
-def test_calls_are_summed_up() -> None:
+def test_calls_are_summarized() -> None:
     (read,) = figures.reads({"Version": [float(n) for n in range(1, 101)]}, containers=3)
     assert (read.median_ms, read.p95_ms, read.count, read.containers) == (50.5, 95.0, 100, 3)
 
 
-def test_growth_is_between_the_fewest_and_the_most() -> None:
+def test_growth_spans_the_smallest_and_the_largest_number() -> None:
     assert figures.growth_us(measured(few_ms=1.0, many_ms=2.0), "ListContainers") == pytest.approx(5.0)
 
 
-def test_processor_time_is_that_of_the_while() -> None:
+def test_processor_time_is_relative_to_the_duration() -> None:
     assert relist(cpu_seconds=1.0).core_percent == pytest.approx(2.0)
 
 
@@ -68,15 +68,15 @@ def test_processor_time_is_that_of_the_while() -> None:
     ],
     ids=["all met", "slow statuses", "busy", "larger", "more threads"],
 )
-def test_bars(made: Report, expected: list[str]) -> None:
+def test_a_bar_is_missed_above_its_limit(made: Report, expected: list[str]) -> None:
     assert missed(made) == expected
 
 
-def test_lists_that_grow_too_fast() -> None:
+def test_lists_that_grow_too_fast_miss_their_bars() -> None:
     assert missed(report(many_ms=4.5))[-2:] == [f"{name}, each further container" for name in LISTS]
 
 
-def test_the_report_can_be_read_by_people_and_programs() -> None:
+def test_the_report_is_a_table_and_json() -> None:
     made = report()
     table = figures.as_table(made)
     assert "relists for 50 s, 100 events: 2.00 % of a core" in table

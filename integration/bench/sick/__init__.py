@@ -1,6 +1,6 @@
-"""What a sick or busy part of the node takes from the rest of it.
+"""How a failing or busy part of the node affects the rest.
 
-waits     reads while many stops and execs wait
-restarts  from the end of one server to the first answers of the next
-figures   what was measured and what is promised (pure)
+waits     reads while many stops and execs are pending
+restarts  the time from the end of one server to the first answers of the next
+figures   the figures and the promised limits (pure)
 """

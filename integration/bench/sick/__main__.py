@@ -1,4 +1,7 @@
-"""Measure what a sick or busy part of the node takes from the rest. The exit status says whether that could be done."""
+"""Measure how a failing or busy part of the node affects the rest.
+
+The exit status says whether the measurement succeeded.
+"""
 
 import argparse
 import os
@@ -14,7 +17,7 @@ from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.sick import figures
 from integration.bench.sick.figures import Report, Restart, Restarts
 from integration.bench.sick.node import containers_up, pods_down, pods_up
-from integration.bench.sick.restarts import ANSWER_SECONDS, UnderWay, floor, restarted
+from integration.bench.sick.restarts import ANSWER_SECONDS, PendingCalls, floor, restarted
 from integration.bench.sick.waits import reads_beside_waits
 from integration.node import images
 from integration.node.commands import NodeError, step
@@ -26,17 +29,17 @@ from integration.node.registry_proxy import Proxy
 from integration.node.stuck import stuck_process
 from integration.server import Server
 
-EXECS_UNDER_WAY = 50
-"""While a server is restarted."""
+PENDING_EXECS = 50
+"""Execs that run while the server is restarted."""
 EXEC_CONTAINERS = 20
-"""Over which execs are spread."""
+"""Containers over which the execs are spread."""
 _BEGIN_SECONDS = 3.0
-"""From the last exec that was sent to the signal: Docker has begun them by then."""
+"""Pause from the last exec sent to the signal, in which Docker begins the execs."""
 _BLOCKED_SECONDS = 30.0
 _MADE = "bench/slow:1"
 _LAYER_BYTES = 32 << 20
 _PULLED_BYTES = 1 << 20
-"""After which pulls stand still: more than the manifest and the configuration have, less than the layer."""
+"""Pulls stall after this many bytes: more than the manifest and the configuration, less than the layer."""
 
 
 def main() -> int:
@@ -54,7 +57,10 @@ def main() -> int:
 
 
 def measure(wanted: argparse.Namespace) -> Report:
-    """Restart servers among `pods` pods, then read while stops and execs wait. NodeError when it cannot be set up."""
+    """Restart servers with `pods` pods, then read while stops and execs are pending.
+
+    Raises NodeError if setup fails.
+    """
     load_before = os.getloadavg()[0]
     with prepared(wanted.engine) as setup, serving(setup) as (server, cri), _slow_pull(setup) as slow:
         with step(f"{wanted.pods} pods, {wanted.pods * 2} containers up"):
@@ -65,7 +71,7 @@ def measure(wanted: argparse.Namespace) -> Report:
         with step(f"{wanted.stops - len(containers)} more containers up"):
             more = max(0, wanted.stops - len(containers))
             containers += containers_up(cri, pods, first=len(containers), count=more)
-        with step(f"reads beside {wanted.stops} stops and {wanted.execs} execs"):
+        with step(f"reads during {wanted.stops} stops and {wanted.execs} execs"):
             executing = [
                 containers[-1 - number % min(EXEC_CONTAINERS, len(containers))] for number in range(wanted.execs)
             ]
@@ -87,12 +93,12 @@ def measure(wanted: argparse.Namespace) -> Report:
 
 def _restarts(setup: Setup, server: Server, containers: list[str], *, slow: "_SlowPull", rounds: int) -> list[Restarts]:
     def ordered(number: int) -> Restart:
-        with UnderWay(server.socket) as under_way:
-            slow.begin(under_way)
-            under_way.stop(containers[number])
-            under_way.execs(_spread(containers, EXECS_UNDER_WAY))
+        with PendingCalls(server.socket) as pending:
+            slow.begin(pending)
+            pending.stop(containers[number])
+            pending.execs(_spread(containers, PENDING_EXECS))
             time.sleep(_BEGIN_SECONDS)
-            under_way.check()
+            pending.check()
             return restarted(server, by=signal.SIGTERM)
 
     def crashed(_number: int) -> Restart:
@@ -112,13 +118,13 @@ def _restarts(setup: Setup, server: Server, containers: list[str], *, slow: "_Sl
 
 
 def _spread(containers: Sequence[str], count: int) -> list[str]:
-    """Choose where so many execs run."""
+    """Return the containers of `count` execs."""
     some = containers[-EXEC_CONTAINERS:]
     return [some[number % len(some)] for number in range(count)]
 
 
 def _rounds(name: str, server: Server, restart: Callable[[int], Restart], rounds: int) -> list[Restart]:
-    """Restart again and again, up to the first time that the next server does not answer."""
+    """Restart `rounds` times, or until a server does not answer."""
     made: list[Restart] = []
     for number in range(rounds):
         with step(f"{name}, restart {number + 1} of {rounds}"):
@@ -130,16 +136,16 @@ def _rounds(name: str, server: Server, restart: Callable[[int], Restart], rounds
 
 
 class _SlowPull:
-    """An image whose pull stands still in its layer."""
+    """An image whose pull stalls in its layer."""
 
     def __init__(self, reference: str, proxy: Proxy) -> None:
         self.reference = reference
         self._proxy = proxy
 
-    def begin(self, under_way: UnderWay) -> None:
-        """Pull it, and return once Docker waits for more of it."""
+    def begin(self, pending: PendingCalls) -> None:
+        """Pull the image, and return when Docker waits for more data."""
         self._proxy.allow(_PULLED_BYTES)
-        under_way.pull(self.reference)
+        pending.pull(self.reference)
         self._proxy.wait_blocked(timeout=_BLOCKED_SECONDS)
 
 
@@ -147,7 +153,7 @@ class _SlowPull:
 def _slow_pull(setup: Setup) -> Iterator[_SlowPull]:
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark runs in isolation only: make bench-sick")
+        raise NodeError("the benchmark runs only in isolation: make bench-sick")
     registry = Registry(node.tools.root / "usr/bin/docker-registry", home=setup.home / "registry")
     registry.start()
     api = setup.engine.api
@@ -167,9 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--pods", type=int, default=100, help="pods of two containers at restarts (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of each kind (%(default)s)")
-    parser.add_argument("--stops", type=int, default=600, help="containers that are being stopped (%(default)s)")
-    parser.add_argument("--execs", type=int, default=200, help="execs under way beside them (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    parser.add_argument("--stops", type=int, default=600, help="number of containers being stopped (%(default)s)")
+    parser.add_argument("--execs", type=int, default=200, help="number of pending execs (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What was measured and what is promised, as a table for people and as JSON. Pure."""
+"""The figures and the promised limits, as a table and as JSON. Pure."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from integration.bench.figures import Bar, bar_of, ranked
 from integration.bench.report import Docker, Machine
 
 READ_MS = 50.0
-"""Of 99 in 100 reads while stops and execs wait."""
+"""Bound on the 99th percentile of reads while stops and execs are pending."""
 REFUSED_MS = 5000.0
-"""For which a client waits."""
+"""Duration that a refused read counts as: a client's timeout."""
 ANSWER_SECONDS = 3.0
-"""From the end of one server to the first answers of the next."""
+"""Bound from the end of one server to the first answers of the next."""
 
 READS = ("ListContainers", "ListPodSandbox", "Status")
 FIRST = ("Version", "Status", "ListPodSandbox")
@@ -28,14 +28,14 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float
     count: int
     refused: int = 0
-    """How many were not answered at all."""
+    """Calls that got no answer."""
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """What waited while the reads were timed, and what had been refused."""
+    """The calls that were pending while the reads were timed, and the refused ones."""
 
     taken_seconds: float
-    """From the first of these calls, all sent at once, to the answer of a read sent right behind them."""
+    """Seconds from the first of these calls, all sent at once, to the answer of a read sent after them."""
     stops: int
     stops_refused: int
     execs: int
@@ -43,9 +43,9 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
-    """One server ended and the next one started as soon as that had exited; seconds from the signal on.
+    """One server ended, and the next one started when the first had exited; seconds from the signal on.
 
-    An answer that did not come in time has the seconds that were waited for it.
+    A missing answer counts as the seconds waited for it.
     """
 
     exit: float
@@ -53,33 +53,33 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restarts(msgspec.Struct, frozen=True, kw_only=True):
-    """Rounds of one kind of end."""
+    """Rounds of one kind of restart."""
 
     name: str
     rounds: list[Restart]
 
     def of(self, answer: str) -> list[float]:
-        """Seconds to one kind of answer, in the order of the rounds."""
+        """Return the seconds to one answer, in the order of the rounds."""
         return [each.answers[answer] for each in self.rounds]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one run found out."""
+    """The figures of one run."""
 
     machine: Machine
     engine: Docker
     containers: int
-    """Running while servers were restarted, pause containers counted."""
+    """Running containers during the restarts, pause containers included."""
     restarts: list[Restarts]
     restart_floor: dict[str, float]
-    """Seconds of what every start has to do."""
+    """Seconds of the work that every start has to do."""
     waits: Waits
     reads: list[Read]
     bars: list[Bar]
 
 
 def read_of(name: str, times: Sequence[float], *, refused: int) -> Read:
-    """Sum up times in milliseconds; the refused ones count as those whose client has given up."""
+    """Summarize times in milliseconds; a refused call counts as REFUSED_MS."""
     times = [*times, *[REFUSED_MS] * refused]
     return Read(
         name=name,
@@ -91,7 +91,7 @@ def read_of(name: str, times: Sequence[float], *, refused: int) -> Read:
 
 
 def bars(*, restarts: Sequence[Restarts], reads: Sequence[Read], waits: Waits) -> list[Bar]:
-    """Compare with what is promised; of restarts the slowest round counts."""
+    """Compare the figures with the promised limits; for restarts the slowest round counts."""
     under_way = f"{waits.stops} stops and {waits.execs} execs wait"
     times = (
         bar_of(f"{kind.name}, {answer}", unit="s", limit=ANSWER_SECONDS, value=max(kind.of(answer)))
@@ -110,7 +110,7 @@ def as_json(report: Report) -> bytes:
 
 
 def as_table(report: Report) -> str:
-    """Return the report to read."""
+    """Return the report as text."""
     return "\n".join([*_head(report), *_restarts(report), *_reads(report), *_bars(report)])
 
 
@@ -136,10 +136,10 @@ def _reads(report: Report) -> Iterator[str]:
     waits = report.waits
     yield ""
     yield (
-        f"{waits.stops} StopContainer and {waits.execs} ExecSync wait; "
-        f"{waits.stops_refused} and {waits.execs_refused} had been refused"
+        f"{waits.stops} StopContainer and {waits.execs} ExecSync pending; "
+        f"{waits.stops_refused} and {waits.execs_refused} were refused before"
     )
-    yield f"a read sent right behind all of them was answered after {waits.taken_seconds:.1f} s"
+    yield f"a read sent after them was answered after {waits.taken_seconds:.1f} s"
     yield f"{'call, ms':{_NAME}}{'median':>9}{'p99':>9}{'n':>8}{'refused':>9}"
     for read in report.reads:
         yield f"  {read.name:{_NAME - 2}}{read.median_ms:9.2f}{read.p99_ms:9.2f}{read.count:8}{read.refused:9}"

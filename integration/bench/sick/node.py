@@ -1,4 +1,4 @@
-"""The node that is measured: pods on the pod network, with containers that ignore their stop signal."""
+"""The pods of this benchmark, on the pod network, with containers that ignore SIGTERM."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +11,12 @@ from shim.api.v1 import api_pb2 as pb
 
 AT_ONCE = 8
 DEAF = ("sh", "-c", "trap '' TERM; while :; do sleep 3600; done")
-"""Ignores SIGTERM; what it waits for may be killed."""
+"""Ignores SIGTERM, and survives a kill of its child."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox and what it was made of."""
+    """A pod sandbox and its configuration."""
 
     id: str
     config: pb.PodSandboxConfig
@@ -34,7 +34,7 @@ def pods_up(cri: Cri, setup: Setup, *, count: int) -> list[Pod]:
 
 
 def containers_up(cri: Cri, pods: Sequence[Pod], *, first: int, count: int) -> list[str]:
-    """Start `count` deaf containers, numbered from `first` and spread over the pods."""
+    """Start `count` containers that ignore SIGTERM, numbered from `first` and spread over the pods."""
 
     def up(number: int) -> str:
         pod, name = pods[number % len(pods)], f"deaf-{number}"
@@ -48,6 +48,6 @@ def containers_up(cri: Cri, pods: Sequence[Pod], *, first: int, count: int) -> l
 
 
 def pods_down(cri: Cri, pods: Sequence[Pod]) -> None:
-    """Remove the pods with all that is in them."""
+    """Remove the pods with all their containers."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda pod: cri.remove(pod.id), pods))

@@ -1,4 +1,4 @@
-"""From the end of one server to the first answers of the next, which starts as soon as the old has exited."""
+"""Time from the end of one server to the first answers of the next, which starts when the first has exited."""
 
 import os
 import select
@@ -26,7 +26,7 @@ from shim.api.v1.api_pb2_grpc import RuntimeServiceStub
 EXIT_SECONDS = 30.0
 _KILL_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
-"""What an answer, or an exit, is waited for."""
+"""How long an answer or an exit is awaited."""
 GRACE_SECONDS = 3600
 _TRY_SECONDS = 0.01
 _CALL_SECONDS = 2.0
@@ -40,9 +40,9 @@ _CALLS: dict[str, Callable[[RuntimeServiceStub], object]] = {
 
 
 def restarted(server: Server, *, by: signal.Signals) -> Restart:
-    """End a server by this signal, start the next and time its first answers.
+    """End a server with a signal, start the next one and time its first answers.
 
-    One that does not end is killed after EXIT_SECONDS, as systemd does.
+    A server that does not exit is killed after EXIT_SECONDS, as systemd does.
     """
     began = time.monotonic()
     handle = os.pidfd_open(server.daemon.pid)
@@ -54,15 +54,15 @@ def restarted(server: Server, *, by: signal.Signals) -> Restart:
     finally:
         os.close(handle)
     if not server.daemon.wait_ended(1):
-        raise NodeError(f"the server has not ended after SIGKILL\n{server.daemon.log_tail()}")
+        raise NodeError(f"the server did not exit after SIGKILL\n{server.daemon.log_tail()}")
     exited = time.monotonic() - began
-    server.socket.unlink(missing_ok=True)  # a dead one's is still there, and refuses
+    server.socket.unlink(missing_ok=True)  # a dead server leaves its socket, which refuses connections
     server.daemon.spawn()
     return Restart(exit=exited, answers=_first_answers(server.socket, began))
 
 
 def _first_answers(path: Path, began: float) -> dict[str, float]:
-    """Ask until each call is answered; those that are not have what was waited."""
+    """Poll until each call is answered; a call without answer gets the time waited."""
     answers: dict[str, float] = {}
     until = time.monotonic() + ANSWER_SECONDS
     while not path.exists() and time.monotonic() < until:
@@ -86,8 +86,8 @@ def _answered(call: Callable[[RuntimeServiceStub], object], runtime: RuntimeServ
     return True
 
 
-class UnderWay:
-    """Calls and sessions that are in the way of a stop; what they end with when the server goes is of no interest."""
+class PendingCalls:
+    """Pending calls and sessions, which delay a stop of the server. Their results do not matter."""
 
     def __init__(self, socket: Path) -> None:
         self._stack = ExitStack()
@@ -108,12 +108,12 @@ class UnderWay:
         self._calls.append(self._cri.images.PullImage.future(request))
 
     def stop(self, container: str) -> None:
-        """Stop a container that ignores it, with a grace period of an hour."""
+        """Stop a container that ignores SIGTERM, with a grace period of an hour."""
         request = pb.StopContainerRequest(container_id=container, timeout=GRACE_SECONDS)
         self._calls.append(self._cri.runtime.StopContainer.future(request))
 
     def execs(self, containers: Sequence[str]) -> None:
-        """Run a command in each container, half of them as a probe does and half as `kubectl exec`."""
+        """Run a command in each container: half of them with ExecSync, half as `kubectl exec`."""
         half = len(containers) // 2
         for container in containers[:half]:
             request = pb.ExecSyncRequest(container_id=container, cmd=["sleep", "3600"], timeout=GRACE_SECONDS)
@@ -122,14 +122,14 @@ class UnderWay:
             self._stack.callback(exec_session(self._cri, container, "sleep", "3600").close)
 
     def check(self) -> None:
-        """NodeError when one of the calls has ended."""
+        """Raise NodeError if one of the calls has ended."""
         for call in self._calls:
             if call.done():
-                raise NodeError(f"a call that was to be under way has ended: {call.exception() or call.result()}")
+                raise NodeError(f"a call that should be pending has ended: {call.exception() or call.result()}")
 
 
 def floor(engine: Engine) -> dict[str, float]:
-    """Seconds of what every start has to do: load the program, and inspect every container through Docker."""
+    """Return the seconds of the work of every start: loading the program, and inspecting each container."""
 
     def imports() -> None:
         subprocess.run([sys.executable, "-c", "import shim.daemon.serve"], check=True)

@@ -1,4 +1,4 @@
-"""Medians, percentiles and bars from times that are made up."""
+"""Medians, percentiles and bars from invented times."""
 
 import msgspec
 import pytest
@@ -32,12 +32,12 @@ def missed(made: Report) -> list[str]:
     return [bar.name for bar in made.bars if not bar.met]
 
 
-def test_times_are_summed_up() -> None:
+def test_times_are_summarized() -> None:
     read = figures.read_of("Status", [float(n) for n in range(1, 201)], refused=3)
     assert (read.median_ms, read.p99_ms, read.count, read.refused) == (102.0, figures.REFUSED_MS, 203, 3)
 
 
-def test_reads_that_were_all_refused_count_as_late() -> None:
+def test_refused_reads_count_as_timeouts() -> None:
     read = figures.read_of("Status", [], refused=5)
     assert (read.p99_ms, read.count) == (figures.REFUSED_MS, 5)
 
@@ -59,13 +59,13 @@ def test_reads_that_were_all_refused_count_as_late() -> None:
     ],
     ids=["all met", "one slow round", "slow reads", "refused", "slow floor"],
 )
-def test_bars(made: Report, expected: list[str]) -> None:
+def test_a_bar_is_missed_above_its_limit(made: Report, expected: list[str]) -> None:
     assert missed(made) == expected
 
 
-def test_the_report_can_be_read_by_people_and_programs() -> None:
+def test_the_report_is_a_table_and_json() -> None:
     made = report()
     table = figures.as_table(made)
-    assert "600 StopContainer and 200 ExecSync wait; 3 and 0 had been refused" in table
+    assert "600 StopContainer and 200 ExecSync pending; 3 and 0 were refused before" in table
     assert max(map(len, table.splitlines())) <= 120
     assert msgspec.json.decode(figures.as_json(made), type=Report) == made

@@ -1,4 +1,4 @@
-"""Reads while many StopContainer and ExecSync wait."""
+"""Reads while many StopContainer and ExecSync calls are pending."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from shim.api.v1 import api_pb2 as pb
 
 GRACE_SECONDS = 3600
 TIMES = 300
-"""Of each read."""
+"""Number of each read."""
 PAUSE_SECONDS = 0.01
 _CALL_SECONDS = REFUSED_MS / 1000
 _TAKEN_SECONDS = 60.0
@@ -29,19 +29,22 @@ _AGAIN_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Waiting:
-    """Calls that are meant to wait; one that is refused is made again, as a kubelet does."""
+    """A call that should stay pending; a refused call is repeated, as a kubelet does."""
 
     make: "Callable[[], grpc.Future[Any]]"
     call: "grpc.Future[Any]"
     refused: int = 0
 
-    def again(self) -> bool:
-        """Repeat the call where it was refused; whether it was. NodeError when it has ended in any other way."""
+    def retry_if_refused(self) -> bool:
+        """Repeat the call if it was refused, and return whether it was.
+
+        Raises NodeError if it ended in any other way.
+        """
         if not self.call.done():
             return False
         error = self.call.exception()
         if not isinstance(error, grpc.RpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise NodeError(f"a call that was to wait has ended: {error or self.call.result()}")
+            raise NodeError(f"a call that should be pending has ended: {error or self.call.result()}")
         self.refused += 1
         self.call = self.make()
         return True
@@ -52,14 +55,14 @@ def reads_beside_waits(
 ) -> tuple[Waits, list[Read]]:
     """Time reads while each of `stopped` is in its grace period and a command runs in each of `executing`.
 
-    A container may be named several times. All calls have ended when this returns.
+    A container may be named several times. All calls have ended on return.
     """
     with connected(server.socket) as waiter, connected(server.socket) as reader:
         began = time.monotonic()
         execs = [_begun(partial(_exec, waiter, container)) for container in executing]
         stops = [_begun(partial(_stop, waiter, container)) for container in stopped]
         try:
-            # The server takes the calls of a connection in their order: all of them have arrived when this is answered.
+            # The server takes the calls of a connection in order: this answer proves that all have arrived.
             waiter.runtime.Version(pb.VersionRequest(), timeout=_TAKEN_SECONDS)
             taken = time.monotonic() - began
             _settle([*execs, *stops])
@@ -95,11 +98,11 @@ def _stop(cri: Cri, container: str) -> "grpc.Future[Any]":
 
 
 def _settle(calls: Iterable[Waiting]) -> None:
-    """Wait until all calls wait, or those that are refused are so for the minute that a kubelet would try."""
+    """Wait until no call was refused for a while, at most _SETTLE_SECONDS."""
     until = time.monotonic() + _SETTLE_SECONDS
     steady = time.monotonic()
     while time.monotonic() < min(until, steady + _STEADY_SECONDS):
-        if sum(each.again() for each in calls):
+        if sum(each.retry_if_refused() for each in calls):
             steady = time.monotonic()
         time.sleep(_AGAIN_SECONDS)
 

@@ -1,13 +1,13 @@
-"""Conformance: programs that others have written, run against the server.
+"""Conformance: upstream's test programs and Kubernetes, run against the server.
 
-`make conformance BIN=dir` runs what it finds in a directory or on PATH and downloads none of it.
+`make conformance BIN=dir` runs the programs that it finds in a directory or on PATH; it downloads none.
 
-binaries     which programs there are, their versions, and what is left out for one that is missing
+binaries     the available programs and their versions
 plan         the runs that the options ask for
-critest      the conformance tests of the CRI, whole
-cluster      a control plane, and a kubelet that has our socket
-scenarios    what a user of a cluster does, a function for each behaviour
-machine      what a run takes place on
-results      what a run has found, as JSON; kept in results/
-page         docs/compatibility.md, made from those files
+critest      the conformance tests of the CRI
+cluster      a control plane, and a kubelet with the server's socket
+scenarios    the behaviours that a user of a cluster relies on, a function for each
+machine      describes the machine of a run
+results      the results of a run as JSON; the files are in results/
+page         docs/compatibility.md, generated from those files
 """

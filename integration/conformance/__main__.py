@@ -1,6 +1,6 @@
-"""Run the programs of others against the server: `python -m integration.conformance` (`make conformance`).
+"""Run upstream's programs against the server: `python -m integration.conformance` (`make conformance`).
 
-Ends with 1 when a case has failed, and with 2 when nothing could run.
+Exits with 1 if a case failed, and with 2 if nothing could run.
 """
 
 import argparse
@@ -22,11 +22,11 @@ _JSON = Path("build/conformance.json")
 
 
 def main() -> int:
-    """Run what is there, and say how it went."""
+    """Run the planned suites and print their results."""
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("conformance: it runs in isolation only: make conformance", file=sys.stderr)
+        print("conformance: runs only in isolation: make conformance", file=sys.stderr)
         return 2
     try:
         found = binaries.find(arguments.bin)
@@ -78,7 +78,7 @@ def _keep(runs: Sequence[results.Run], arguments: argparse.Namespace) -> None:
         results.write(arguments.json, runs)
     if arguments.write:
         if arguments.only:
-            print("conformance: a part (--only) is not kept", file=sys.stderr)
+            print("conformance: partial results (--only) are not kept", file=sys.stderr)
             return
         for run in runs:
             results.write(results.KEPT / results.file_name(run), [run])
@@ -103,9 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         f"({', '.join(gates or 'its defaults' for gates in DEFAULT_GATES)})",
     )
     parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
-    parser.add_argument("--minutes", type=float, default=60, help="how long the suite churn goes on (60)")
+    parser.add_argument("--minutes", type=float, default=60, help="duration of the suite churn (60)")
     parser.add_argument("--json", type=Path, default=_JSON, help=f"file for the results ({_JSON})")
-    parser.add_argument("--note", default="", help="what else there is to know of the programs, for the results")
+    parser.add_argument("--note", default="", help="remark about the programs, stored in the results")
     parser.add_argument(
         "--nri-plugins",
         type=_directory,

@@ -1,4 +1,4 @@
-"""The programs of others: where they are, their versions, and what cannot run without one."""
+"""Upstream's programs: their paths and versions."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _SECONDS = 60.0
 CRITEST = ("critest",)
 NODE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 EXTRAS = ("kube-proxy", "crictl")
-"""Without one of these only the scenarios that name it are left out."""
+"""Without one of these programs, only the scenarios that name it are skipped."""
 
 _ASK: Mapping[str, Sequence[str]] = {
     "critest": ("-version",),
@@ -26,7 +26,7 @@ _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+[\w.+~-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that was found."""
+    """A program and its version."""
 
     path: Path
     version: str
@@ -34,32 +34,32 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """What was found, and where it was searched."""
+    """The programs that were found, and the directory that was searched."""
 
     directory: Path | None
     programs: Mapping[str, Program]
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return those of the names that were not found."""
+        """Return the names of programs that were not found."""
         return [name for name in names if name not in self.programs]
 
     def explain(self, missing: Sequence[str]) -> str:
-        """Say what is missing, and where to put it."""
+        """Describe what is missing, and where to put it."""
         places = f"{self.directory} or on PATH" if self.directory else "a directory (BIN=dir) or on PATH"
         return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; put it in {places}"
 
     def __getitem__(self, name: str) -> Path:
-        """Return the path of a program that is known to be there."""
+        """Return the path of a program that was found."""
         return self.programs[name].path
 
 
 def find(directory: Path | None, names: Sequence[str] = (*CRITEST, *NODE, *EXTRAS)) -> Binaries:
-    """Look for programs in a directory and then on PATH, and ask each for its version.
+    """Look for programs in a directory and then on PATH, and query their versions.
 
-    NodeError for a directory that is not there, and for a program that does not run or does not print its version.
+    Raises NodeError for a missing directory, and for a program that fails or prints no version.
     """
     if directory is not None and not directory.is_dir():
-        raise NodeError(f"find binaries: {directory} is no directory")
+        raise NodeError(f"find binaries: {directory} is not a directory")
     path = os.pathsep.join([*([str(directory.absolute())] if directory else ()), os.environ["PATH"]])
     found = {name: where for name in names if (where := shutil.which(name, path=path))}
     return Binaries(directory, {name: Program(Path(where), _ask(name, Path(where))) for name, where in found.items()})
@@ -73,6 +73,6 @@ def version_of(banner: str, *, name: str) -> str:
     """Return the first version number that a program prints."""
     found = _VERSION.search(banner)
     if found is None:
-        remedy = "take a released one, or build it with a version"
-        raise NodeError(f"ask {name} for its version: there is none in {banner.strip()!r}; {remedy}")
+        remedy = "use a release, or build it with a version"
+        raise NodeError(f"query {name}'s version: none in {banner.strip()!r}; {remedy}")
     return found[1]

@@ -1,10 +1,10 @@
-"""Compare the metrics of pods that a kubelet takes from cAdvisor with those it takes from the server.
+"""Compare a kubelet's pod metrics from cAdvisor with its pod metrics from the server.
 
 python -m integration.node run .venv/bin/python -m integration.conformance.cadvisor --bin DIRECTORY
 
-cAdvisor knows the containers of containerd. So a kubelet at its default gates runs a static pod on containerd, and one
-with `PodAndContainerStatsFromCRI` runs it on the server. Names and labels of what both serve at `/metrics/cadvisor` are
-kept in `METRICS`, which docs/metrics.md is held to.
+cAdvisor knows the containers of containerd. So a kubelet with default feature gates runs a static pod on containerd, and
+a kubelet with `PodAndContainerStatsFromCRI` runs it on the server. The names and labels of both at `/metrics/cadvisor`
+are kept in `METRICS`; a test compares docs/metrics.md with them.
 """
 
 import argparse
@@ -39,7 +39,9 @@ from integration.node.mounts import unmount_all
 from integration.waiting import wait_until
 
 METRICS = Path(__file__).with_name("cadvisor.tsv")
-"""A line for a kind of series: metric, what they are of, and their labels on either side, `-` where there are none."""
+"""A line for each kind of series: metric, object, and the labels from cAdvisor and from the server (`-`: no such
+series).
+"""
 
 _NONE = "-"
 _ENGINE = "28"
@@ -52,11 +54,13 @@ _BUSY = "while :; do dd if=/dev/zero of=/file bs=64k count=4 conv=fsync; cat /fi
 
 
 class Series(NamedTuple):
-    """A kind of series: the name of the metric, and what they are of."""
+    """A kind of series: the name of the metric, and the kind of object."""
 
     metric: str
     of: str
-    """container, pause: the pause container and the network of its pod, pod: its control group, or node: all others."""
+    """`container`, `pause` (the pause container and the pod's network), `pod` (the pod's cgroup), or `node` (all
+    others).
+    """
 
 
 _SETTLED = {
@@ -64,18 +68,25 @@ _SETTLED = {
     Series("container_processes", "container"),
     Series("container_network_receive_bytes_total", "pause"),
 }
-"""What has to be there of the pod before its metrics are compared."""
+"""Series of the pod that must exist before its metrics are compared."""
 
 Labels = dict[Series, tuple[str, ...]]
-"""Names of labels, sorted."""
+"""Sorted names of labels."""
 
 
 def main() -> int:
-    """Compare, print what differs, and keep it where asked to."""
+    """Compare a kubelet's pod metrics from cAdvisor with its pod metrics from the server.
+
+python -m integration.node run .venv/bin/python -m integration.conformance.cadvisor --bin DIRECTORY
+
+cAdvisor knows the containers of containerd. So a kubelet with default feature gates runs a static pod on containerd,
+and a kubelet with `PodAndContainerStatsFromCRI` runs it on the server. The names and labels of both at
+`/metrics/cadvisor` are kept in `METRICS`; a test compares docs/metrics.md with them.
+"""
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("cadvisor: it runs in isolation only: python -m integration.node run", file=sys.stderr)
+        print("cadvisor: runs only in isolation: python -m integration.node run", file=sys.stderr)
         return 2
     try:
         found = _found(arguments.bin)
@@ -91,7 +102,7 @@ def main() -> int:
 
 
 def read(path: Path = METRICS) -> Iterator[tuple[Series, tuple[str, ...] | None, tuple[str, ...] | None]]:
-    """Return each kind of series with its labels from cAdvisor and from the server, None where one has no such."""
+    """Yield each kind of series with its labels from cAdvisor and from the server, None for a missing series."""
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
             metric, of, without, with_gate = line.split("\t")
@@ -118,7 +129,7 @@ def _table(cadvisor: Labels, server: Labels, *, version: str) -> Iterator[str]:
 
 
 def _both(node: Node, found: binaries.Binaries) -> tuple[Labels, Labels]:
-    """Return the labels of what is served without the gate, by cAdvisor, and with it, by the server."""
+    """Return the labels without the gate, from cAdvisor, and with the gate, from the server."""
     with prepared(_ENGINE) as setup, tunables_kept():
         containerd = program("containerd", setup.engine.binaries)
         with (
@@ -135,7 +146,7 @@ def _both(node: Node, found: binaries.Binaries) -> tuple[Labels, Labels]:
 def _kubelet(
     node: Node, found: binaries.Binaries, socket: Path, cri: Cri, *, gates: Mapping[str, bool] | None = None
 ) -> Iterator[Labels]:
-    """Run a kubelet without a cluster and a static pod on a CRI server, and give the labels of the pod's metrics."""
+    """Run a kubelet without a cluster and a static pod on a CRI server; yield the labels of the pod's metrics."""
     home = new_home("kubelet")
     manifests = home / "manifests"
     manifests.mkdir(parents=True)
@@ -152,7 +163,7 @@ def _kubelet(
             f"--config={home / 'kubelet.json'}",
             f"--root-dir={home / 'root'}",
             f"--cert-dir={home / 'certificates'}",
-            f"--containerd={socket}",  # where its cAdvisor asks
+            f"--containerd={socket}",  # the server that its cAdvisor asks
         ],
         log=home / "kubelet.log",
         env={**os.environ},
@@ -167,7 +178,7 @@ def _kubelet(
         raise
     finally:
         daemon.stop(timeout=_CALL_SECONDS)
-        for sandbox in cri.sandboxes():  # what writes their logs is on the file system of the logs
+        for sandbox in cri.sandboxes():  # before the unmounts: running pods keep the file system of their logs busy
             cri.stop(sandbox.id)
             cri.remove(sandbox.id)
         unmount_all(home)
@@ -183,7 +194,7 @@ def labels_of(text: str) -> Labels:
     found: Labels = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            # The parser adds the ending of counters where it is not.
+            # The parser appends _total to names of counters that lack it.
             name = sample.name if f"\n{sample.name}{{" in text else sample.name.removesuffix("_total")
             found[Series(name, _of(sample.labels))] = tuple(sorted(sample.labels))
     return found
@@ -192,7 +203,7 @@ def labels_of(text: str) -> Labels:
 def _of(labels: Mapping[str, str]) -> str:
     if not labels.get("namespace"):
         return "node"
-    if labels["container"] in ("", "POD"):  # containerd leaves the name out; CRI-O, and Docker before, have POD
+    if labels["container"] in ("", "POD"):  # containerd omits the name; CRI-O, and Docker before, have POD
         return "pause" if labels["image"] else "pod"
     return "container"
 

@@ -1,4 +1,4 @@
-"""Pods that crash, restart, are probed and are replaced, for as long as wanted."""
+"""Pods that crash, restart, are probed and are replaced."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _ROUND_SECONDS = 20.0
 
 
 def churn(case: Case, *, minutes: float, say: Callable[[str], None]) -> None:
-    """Run rounds of such pods until the time is over; every round all its pods must have crashed and be gone again."""
+    """Run rounds of such pods for `minutes`; all pods of a round must crash, restart and disappear."""
     until = time.monotonic() + minutes * 60
     for number in count(1):
         if time.monotonic() > until:
@@ -28,7 +28,7 @@ def churn(case: Case, *, minutes: float, say: Callable[[str], None]) -> None:
 
 
 def _restless(name: str, index: int) -> dict[str, object]:
-    """Return a pod of one of three kinds: it crashes, its liveness probe fails, or one of two containers ends."""
+    """Return a pod of one of three kinds: it crashes, its liveness probe fails, or one of its two containers exits."""
     ready = {"exec": {"command": ["true"]}, "periodSeconds": 1}
     kinds = (
         [container("sh", "-c", "sleep 1; exit 1", readinessProbe=ready)],

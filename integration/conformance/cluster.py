@@ -1,7 +1,7 @@
-"""A cluster of one node: etcd and the control plane of others, and a kubelet that has our server's socket.
+"""A cluster of one node: upstream's etcd and control plane, and a kubelet with the server's socket.
 
-All of it runs in isolation (`integration.node.isolation`): it has that network, control groups of its own and an empty
-/var/log. What the kubelet sets in the kernel for the whole machine is set back.
+Everything runs in isolation (`integration.node.isolation`), with its network and cgroups and an empty /var/log. Kernel
+settings that the kubelet changes for the whole machine are restored.
 """
 
 import http.client
@@ -31,19 +31,19 @@ ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
 SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
 _BACK_OFF_SINCE = (1, 32)
-"""Version of kubelets that have KubeletCrashLoopBackOffMax."""
+"""First version of kubelets with KubeletCrashLoopBackOffMax."""
 _GATES = {
     "ImageVolume": ((1, 31), (1, 35)),
     "KubeletCgroupDriverFromCRI": ((1, 28), (1, 31)),
     "SidecarContainers": ((1, 28), (1, 29)),
 }
-"""What scenarios need, the first version of Kubernetes that has it, and the first in which it is on by default."""
+"""Features that scenarios need: the first version of Kubernetes that has each, and the first that enables it."""
 SHUTDOWN_SECONDS = 20
-"""How long a shutdown of the node waits for pods: with EventedPLEG their end may begin 10 s late, see the page."""
+"""How long a node shutdown waits for pods. With EventedPLEG their termination may begin 10 s late; see the page."""
 DISK_MIB = 256
 """Size of the kubelet's disk: small, so that a pod can fill it."""
 LOG_FILE_BYTES = 20 << 10
-"""How long a container's log gets before it is rotated."""
+"""Size at which a container's log is rotated."""
 
 _API = "https://127.0.0.1:6443"
 _START_SECONDS = 180
@@ -58,12 +58,12 @@ _TUNABLES = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-"""What a kubelet sets below /proc/sys: of the machine, not of a namespace."""
+"""Settings below /proc/sys that a kubelet changes. They belong to the machine, not to a namespace."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def https_get(address: str, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """Return status and body of a GET, without a check of the certificate: it is self-signed."""
+    """Return status and body of a GET; does not verify the certificate, which is self-signed."""
     host, _, port = address.removeprefix("https://").partition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -77,14 +77,14 @@ def https_get(address: str, path: str, *, headers: Mapping[str, str] | None = No
 
 
 class Api:
-    """The API server, asked directly: a process for each check of a pod would cost more than what is waited for."""
+    """A client of the API server; a kubectl process for each check of a pod would be too slow."""
 
     def __init__(self, token: str, address: str = _API) -> None:
         self._address = address
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
 
     def get(self, path: str) -> Any:
-        """Return an object or a list, None where there is none."""
+        """Return an object or a list, None if it does not exist."""
         status, body = self.raw(path)
         if status == http.HTTPStatus.NOT_FOUND:
             return None
@@ -97,7 +97,7 @@ class Api:
         return https_get(self._address, path, headers=self._headers)
 
     def ready(self) -> bool:
-        """Return whether it serves."""
+        """Return whether the API server is ready."""
         try:
             return self.raw("/readyz")[0] == http.HTTPStatus.OK
         except OSError:
@@ -106,7 +106,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that runs: what asks it, and the parts of its node."""
+    """A running cluster: its clients, and the parts of its node."""
 
     home: Path
     binaries: Binaries
@@ -124,17 +124,17 @@ class Cluster:
 
     @property
     def disk(self) -> Path:
-        """The kubelet's directory, a file system of its own."""
+        """The kubelet's root directory, on a separate file system."""
         return self.home / "kubelet"
 
     @property
     def pod_logs(self) -> Path:
-        """The kubelet's directory of the logs of pods."""
+        """The kubelet's directory of pod logs."""
         return Path("/var/log/pods")
 
     @property
     def kubelet_version(self) -> tuple[int, int]:
-        """The first two numbers of the kubelet's version."""
+        """Major and minor version of the kubelet."""
         return minor_of(self.binaries.programs["kubelet"].version)
 
     def node(self) -> dict[str, Any]:
@@ -151,14 +151,14 @@ class Cluster:
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> str:
-    """Return the status of a condition of an object, empty where it has none."""
+    """Return the status of a condition of an object, empty if it has none."""
     found = [item["status"] for item in thing.get("status", {}).get("conditions", ()) if item["type"] == kind]
     return str(found[0]) if found else ""
 
 
 @contextmanager
 def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates: str) -> Iterator[Cluster]:
-    """Run a cluster on a server while the block runs; `gates` are feature gates as the kubelet's flag takes them."""
+    """Run a cluster on a server while the block runs; `gates` are feature gates in the format of the kubelet's flag."""
     (home / "manifests").mkdir(parents=True)
     token = secrets.token_hex(16)
     kubeconfig = _write_credentials(home, token)
@@ -195,13 +195,13 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
             daemon.stop(timeout=_STOP_SECONDS)
         logind.close()
         served.revive()
-        served.clear()  # pods have files of the volumes open, and the server those of their logs
+        served.clear()  # pods keep files of volumes open, and the server keeps their logs open
         unmount_all(home)
         unmount_all(Path("/var/log"))
 
 
 def parse_gates(text: str) -> dict[str, bool]:
-    """Return feature gates as the kubelet's configuration has them; NodeError for what is none."""
+    """Return feature gates as in the kubelet's configuration; raises NodeError for invalid text."""
     found = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
@@ -231,7 +231,8 @@ def _control_plane(binaries: Binaries, *, home: Path) -> Iterator[Daemon]:
             "token-auth-file": home / "tokens.csv",
             "authorization-mode": "Node,RBAC",
             "allow-privileged": "true",
-            "feature-gates": ",".join(f"{name}=true" for name in gates),  # fields of an alpha feature are dropped
+            # fields of a disabled alpha feature are dropped
+            "feature-gates": ",".join(f"{name}=true" for name in gates),
             "service-cluster-ip-range": SERVICES,
             "service-account-issuer": _ISSUER,
             "service-account-key-file": home / "accounts.key",
@@ -260,7 +261,7 @@ def _daemon(program: Path, home: Path, flags: Mapping[str, object], environ: Map
 
 
 def _write_credentials(home: Path, token: str) -> Path:
-    """Write the keys and who may ask with which token; returns the user's kubeconfig, which may do everything."""
+    """Write keys, tokens and kubeconfigs; return the kubeconfig of the cluster's administrator."""
     nodes = secrets.token_hex(16)
     (home / "tokens.csv").write_text(
         f"{token},admin,admin,system:masters\n{nodes},system:node:{NODE_NAME},node,system:nodes\n"
@@ -294,7 +295,7 @@ def _write_kubeconfig(path: Path, authority: Path, token: str) -> Path:
 def _kubelet(
     node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
 ) -> Daemon:
-    """Prepare a kubelet."""
+    """Return the daemon of a kubelet, not started."""
     make_control_groups(node.cgroup_parent)
     configuration = kubelet_configuration(
         node, socket=served.server.socket, driver=served.engine.cgroup_driver, home=home
@@ -314,7 +315,7 @@ def _kubelet(
 
 
 def make_control_groups(parent: str) -> None:
-    """Make the control group of a kubelet in every hierarchy, as it wants to find it."""
+    """Create a kubelet's root cgroup in every hierarchy; the kubelet expects it."""
     hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _hierarchies()
     for hierarchy in hierarchies:
         (hierarchy / parent.strip("/")).mkdir(exist_ok=True)
@@ -326,7 +327,7 @@ def _hierarchies() -> list[Path]:
 
 
 def _fill_cpuset(parent: str) -> None:
-    """Give a new group of version 1 the processors of its parent: without any nothing can run in it."""
+    """Copy the parent's CPUs and memory nodes to a new cpuset of cgroup v1: without them no process can join it."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         group = _CGROUPS / "cpuset" / parent.strip("/") / name
         if group.exists() and not group.read_text().strip():
@@ -334,9 +335,9 @@ def _fill_cpuset(parent: str) -> None:
 
 
 def settings_of_version(version: str, *, gates: Mapping[str, bool]) -> dict[str, object]:
-    """Return the feature gates of a kubelet, and a short delay of restarts where it has a setting for that.
+    """Return the feature gates of a kubelet, and a short restart delay if the version can set it.
 
-    What scenarios need is on where it is not by default.
+    Features that scenarios need are enabled where they are off by default.
     """
     needed = dict.fromkeys(gates_of_version(version), True)
     if minor_of(version) < _BACK_OFF_SINCE:
@@ -348,18 +349,18 @@ def settings_of_version(version: str, *, gates: Mapping[str, bool]) -> dict[str,
 
 
 def gates_of_version(version: str) -> list[str]:
-    """Return the feature gates to open in a version of Kubernetes, which does not start with an unknown one."""
+    """Return the feature gates to enable in a version of Kubernetes, which does not start with unknown gates."""
     return [name for name, (since, by_default) in _GATES.items() if since <= minor_of(version) < by_default]
 
 
 def minor_of(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version."""
+    """Return the major and minor version."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def kubelet_configuration(node: Node, *, socket: Path, driver: CgroupDriver, home: Path) -> dict[str, object]:
-    """Return the configuration of a kubelet on a CRI socket: short intervals, without what isolation does not allow."""
+    """Return a kubelet's configuration: short intervals, and nothing that isolation forbids."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -371,7 +372,7 @@ def kubelet_configuration(node: Node, *, socket: Path, driver: CgroupDriver, hom
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,
-        "oomScoreAdj": 0,  # to lower it takes CAP_SYS_RESOURCE, which a container may not have
+        "oomScoreAdj": 0,  # a lower value needs CAP_SYS_RESOURCE, which a container may lack
         "clusterDNS": [ADDRESS],
         "clusterDomain": DOMAIN,
         "staticPodPath": str(home / "manifests"),
@@ -396,7 +397,7 @@ def kubelet_configuration(node: Node, *, socket: Path, driver: CgroupDriver, hom
 
 
 def kubelet_answers() -> bool:
-    """Return whether the kubelet of this node says that it is healthy."""
+    """Return whether the kubelet of this node reports healthy."""
     connection = http.client.HTTPConnection("127.0.0.1", 10248, timeout=_CALL_SECONDS)
     try:
         connection.request("GET", "/healthz")
@@ -409,7 +410,7 @@ def kubelet_answers() -> bool:
 
 @contextmanager
 def tunables_kept() -> Iterator[None]:
-    """Set back after the block what kubelets have set in the kernel for the whole machine."""
+    """Restore after the block the kernel settings that kubelets change for the whole machine."""
     paths = [path for name in _TUNABLES if (path := Path("/proc/sys", name)).exists()]
     before = {path: path.read_text() for path in paths}
     try:

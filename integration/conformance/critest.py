@@ -1,4 +1,4 @@
-"""The conformance tests of the CRI: critest as others build it, whole, and its report."""
+"""Runs upstream's critest, and reads its report."""
 
 import re
 import subprocess
@@ -17,10 +17,10 @@ _STATES: dict[str, State] = {"passed": "passed", "skipped": "skipped", "pending"
 OURS_TO_SKIP = {
     "public image with digest should be pulled and removed": "asks for an image of a public registry by its digest",
 }
-"""Cases that cannot run without the internet, with the reason; all others do."""
+"""The only cases that need the internet, with the reason."""
 
 _ITS_OWN_TO_SKIP = {"benchmark about": "a benchmark, which critest runs with -benchmark alone"}
-"""What critest leaves out without a word."""
+"""Cases that critest skips without giving a reason."""
 
 _SUMMARY = re.compile(r"Will run (\d+) of (\d+) specs")
 _DONE = re.compile(r"^(?:•|S) \[")
@@ -48,7 +48,7 @@ class _Report(msgspec.Struct, frozen=True, rename="pascal"):
 def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Callable[[str], None]) -> tuple[Case, ...]:
     """Run critest against a server and return its cases; `only` is a regular expression of names.
 
-    NodeError with the end of its output when it leaves no report.
+    Raises NodeError with the end of its output if it leaves no report.
     """
     home.mkdir(parents=True)
     report, log = home / "report.json", home / "critest.log"
@@ -69,7 +69,7 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
             child.kill()
             raise
     if not report.exists():
-        raise NodeError(f"run critest: it left no report\n{tail(log.read_text())}")
+        raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
     return cases_of(report.read_bytes())
 
 
@@ -80,7 +80,7 @@ def _nri(program: Path, socket: Path) -> list[str]:
 
 
 def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> None:
-    """Copy the output to a file, and say how far it has come."""
+    """Copy the output to a file, and print progress."""
     assert child.stdout is not None
     total, done, failed = "?", 0, 0
     with log.open("w") as copy:
@@ -91,14 +91,14 @@ def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None])
             if _DONE.search(line):
                 done += 1
                 failed += bool(_FAILED.search(line))
-                # The report says of some of them that the machine cannot run them.
+                # Some of them count as skipped later: the report says that the machine cannot run them.
                 say(f"{done} of {total} cases, {failed} did not pass")
 
 
 def cases_of(report: bytes) -> tuple[Case, ...]:
-    """Return the cases of ginkgo's JSON report, in order of their names.
+    """Return the cases of ginkgo's JSON report, sorted by name.
 
-    What runs before or after the cases is one of them only when it has failed.
+    A setup or teardown step counts as a case only if it failed.
     """
     try:
         specs = [spec for part in msgspec.json.decode(report, type=list[_Report]) for spec in part.spec_reports or ()]

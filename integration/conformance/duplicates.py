@@ -1,6 +1,7 @@
-"""Two live containers of one pod with the same name, of one attempt or of two: never right, and never asked for either.
+"""Detects two live containers of one pod with the same name, and requests for such containers.
 
-Docker's events show the former, the kubelet's log what it asked for and was refused.
+Docker's events show duplicates, of the same or of another attempt. The kubelet's log shows requests that the server
+refused.
 """
 
 import re
@@ -17,14 +18,17 @@ from shim.base.times import SECOND
 
 _PREFIX = "k8s"
 _PARTS = 6
-"""Of a container's name: k8s, container, pod, namespace, uid, attempt; what follows is a suffix against conflicts."""
+"""Parts of a container's name: k8s, container, pod, namespace, uid, attempt.
+
+More parts are a suffix against conflicts.
+"""
 _WITHOUT_ATTEMPT = 5
 _REFUSED = re.compile(r'CreateContainer in sandbox.*? code = AlreadyExists desc = (.*?)"')
-"""A kubelet's line about a container that it has asked for although it runs."""
+"""A kubelet's log line about a container that it requested although the container was running."""
 
 
 class Watch:
-    """Follows an engine's events while its block runs; `duplicates` returns what was seen."""
+    """Follows an engine's events while the block runs; `duplicates` holds the findings."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,21 +42,21 @@ class Watch:
         self.starts = 0
 
     def __enter__(self) -> "Watch":
-        """Begin."""
+        """Start to follow the events."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop."""
         self._over.set()
         if self._stream is not None:
             self._stream.close()
         self._thread.join()
 
     def take(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take container events in their order."""
+        """Process container events in order."""
         for event in events:
             attributes = event["Actor"]["Attributes"]
             name = identity(str(attributes.get("name", "")))
@@ -68,14 +72,14 @@ class Watch:
                 del self._live[name]
 
     def _runs(self, container: str) -> bool:
-        """Return whether a container runs: Docker answers a stop before it says that the container has died."""
+        """Return whether a container runs: Docker answers a stop before it emits the die event."""
         try:
             return bool(self._engine.api.inspect_container(container)["State"]["Running"])
         except docker.errors.NotFound:
             return False
 
     def _follow(self) -> None:
-        """Follow the events, also over restarts of Docker: each stream begins with the second of the last event."""
+        """Follow the events across restarts of Docker: each stream begins with the second of the last event."""
         while not self._over.is_set():
             try:
                 since = self._last // SECOND
@@ -85,7 +89,7 @@ class Watch:
                 self._over.wait(0.2)
 
     def _later(self, events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Leave out what was there before."""
+        """Skip events that were already processed."""
         for event in events:
             if event["timeNano"] > self._last:
                 self._last = event["timeNano"]
@@ -93,11 +97,11 @@ class Watch:
 
 
 def identity(name: str) -> str:
-    """Return what a container's name says of it, whichever attempt it is; empty for another's name."""
+    """Return a container's name without the attempt; empty if the container belongs to no pod."""
     parts = name.split("_")
     return "_".join(parts[:_WITHOUT_ATTEMPT]) if parts[0] == _PREFIX and len(parts) >= _PARTS else ""
 
 
 def refused(log: str) -> list[str]:
-    """Return the errors of CreateContainer, from a kubelet's log, for containers that ran already."""
+    """Return the AlreadyExists errors of CreateContainer from a kubelet's log."""
     return _REFUSED.findall(log)

@@ -1,4 +1,4 @@
-"""kubectl, as a user of the cluster runs it."""
+"""Runs kubectl as a user of the cluster does."""
 
 import subprocess
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that has ended."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -22,7 +22,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """The program with a user's configuration, in a namespace."""
+    """kubectl with a user's configuration, in a namespace."""
 
     program: Path
     kubeconfig: Path
@@ -34,7 +34,7 @@ class Kubectl:
         return [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}", *arguments]
 
     def try_to(self, *arguments: str, stdin: str = "", seconds: float = _SECONDS) -> Done:
-        """Run it and return how it ended, whatever that is."""
+        """Run kubectl and return its outcome, also after a failure."""
         done = subprocess.run(
             self.words(*arguments),
             check=False,
@@ -48,7 +48,7 @@ class Kubectl:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def __call__(self, *arguments: str, stdin: str = "", seconds: float = _SECONDS) -> str:
-        """Run it and return what it prints; AssertionError when it fails."""
+        """Run kubectl and return its output; raise AssertionError if it fails."""
         done = self.try_to(*arguments, stdin=stdin, seconds=seconds)
         assert done.code == 0, f"kubectl {' '.join(arguments)}: exit status {done.code}\n{done.out}{done.err}"
         return done.out

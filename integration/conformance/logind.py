@@ -1,6 +1,6 @@
-"""A system bus with a logind, as far as a kubelet asks for one: it announces a shutdown and waits until it may go on.
+"""A system bus with the part of logind that a kubelet needs: it announces a shutdown and waits for the inhibitor.
 
-A cluster in isolation has no systemd. jeepney reads and writes the messages; what stands here is the side of the bus.
+A cluster in isolation has no systemd. jeepney encodes and decodes the messages; this module is the bus.
 """
 
 import array
@@ -19,11 +19,11 @@ _MANAGER = DBusAddress(
     "/org/freedesktop/login1", bus_name="org.freedesktop.login1", interface="org.freedesktop.login1.Manager"
 )
 _DELAY_SECONDS = 3600
-"""How long the shutdown could be held up: more than any kubelet asks for."""
+"""The longest delay of a shutdown that logind offers: more than any kubelet asks for."""
 
 
 class Logind:
-    """Listens on a socket for one kubelet after the other."""
+    """Serves one kubelet after the other on a socket."""
 
     def __init__(self, path: Path) -> None:
         self.address = f"unix:path={path}"
@@ -36,30 +36,30 @@ class Logind:
         threading.Thread(target=self._accept, name="logind", daemon=True).start()
 
     def close(self) -> None:
-        """Hang up."""
+        """Stop serving."""
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
     @property
     def is_inhibited(self) -> bool:
-        """Whether a kubelet holds a lock against a shutdown."""
+        """Whether a kubelet holds an inhibitor lock."""
         return self._lock_end >= 0
 
     def shut_down(self, *, active: bool) -> None:
-        """Announce that the machine goes down, or that it does not after all."""
-        assert self._client is not None, "no kubelet has asked for the shutdown yet"
+        """Announce a shutdown of the machine, or with `active=False` its cancellation."""
+        assert self._client is not None, "no kubelet has connected yet"
         self._send(self._client, new_signal(_MANAGER, "PrepareForShutdown", "b", (active,)))
 
     def wait_released(self, seconds: float) -> None:
-        """Wait until the kubelet has given its lock back."""
+        """Wait until the kubelet releases its lock."""
         wait_until(lambda: not self.is_inhibited, seconds)
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._server.accept()
-                with client, suppress(OSError):  # a kubelet that has gone
+                with client, suppress(OSError):  # the kubelet has disconnected
                     self._serve(client)
 
     def _serve(self, client: socket.socket) -> None:
@@ -84,7 +84,7 @@ class Logind:
                 self._send(client, new_method_return(call))
 
     def _inhibit(self, client: socket.socket, call: Message) -> None:
-        """Give away one end of a pipe: the lock lasts until it is closed."""
+        """Send one end of a pipe: the lock lasts until the kubelet closes it."""
         ours, theirs = os.pipe()
         try:
             self._send(client, new_method_return(call, "h", (theirs,)))
@@ -94,7 +94,7 @@ class Logind:
         threading.Thread(target=self._watch, args=(ours,), name="inhibitor", daemon=True).start()
 
     def _watch(self, end: int) -> None:
-        os.read(end, 1)  # empty once the other end is closed
+        os.read(end, 1)  # returns when the other end is closed
         if self._lock_end == end:
             self._lock_end = -1
         os.close(end)
@@ -109,7 +109,7 @@ class Logind:
 
 
 def _authenticate(client: socket.socket) -> bytes:
-    """Let anyone in who asks in the order of the specification; returns what came after it."""
+    """Authenticate any client that follows the protocol; return the first bytes after it."""
     data = b""
     while True:
         received = client.recv(4096)

@@ -1,4 +1,4 @@
-"""What a run takes place on, by what is asked and not by what is known."""
+"""Describes the machine and the commit of a run, from queries only."""
 
 import platform
 import subprocess
@@ -14,9 +14,9 @@ _RESULTS = "integration/conformance/results"
 
 
 def commit() -> str:
-    """Return the commit of this repository, with `-dirty` after changes; empty where git does not know it.
+    """Return the commit of this repository, with `-dirty` after changes; empty outside a git checkout.
 
-    Results do not count as changes: a run may have kept some, and the next one is of the same program.
+    Changed results do not count: a run may have stored some before the next run of the same program.
     """
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
@@ -32,7 +32,7 @@ def _git(*arguments: str) -> str:
 
 
 def machine_of(api: docker.APIClient, *, python: str = platform.python_version()) -> Machine:
-    """Describe where a Docker Engine is, and a server that `python` runs, by its version."""
+    """Describe the machine of a Docker Engine, and the version of Python that runs the server."""
     info = api.info()
     return Machine(
         cgroup=f"v{info.get('CgroupVersion', '1')}",

@@ -1,6 +1,6 @@
-"""Make docs/compatibility.md from the kept results: `python -m integration.conformance.page`.
+"""Generate docs/compatibility.md from the kept results: `python -m integration.conformance.page`.
 
-Each combination without a run is shown as not run.
+Combinations without a run are shown as not run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ NOT_RUN = "not run"
 _TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes", SUITE_OF_TESTS: "pydockershim"}
 _HAVE_GATES = ("kubelet", "churn")
 _MACHINES_OF = ("critest", "kubelet")
-"""The suites that are wanted on each machine."""
+"""Suites that should run on each machine."""
 _CGROUPS = (("v1", "cgroupfs"), ("v1", "systemd"), ("v2", "cgroupfs"), ("v2", "systemd"))
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _ARCHITECTURES = ("amd64", "arm64")
@@ -170,7 +170,7 @@ def _name(run: Run) -> str:
 
 
 def _not_run(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    """Return, by suite, which of the known machines have no cell at all."""
+    """Yield the machines that have no cell, by suite."""
     yield ["", *_MACHINES_OF]
     for title, wanted in _wanted():
         cells = []

@@ -1,4 +1,4 @@
-"""The runs that the options ask for, and what is left out of them."""
+"""Plans the runs that the options ask for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from integration.conformance.binaries import CRITEST, NODE, Binaries
 Suite = Literal["critest", "kubelet", "churn"]
 SUITES: tuple[Suite, ...] = ("critest", "kubelet", "churn")
 DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "kubelet")
-"""Without pods that crash for an hour: they run when they are named."""
+"""The suite churn takes an hour, so it runs only if named."""
 _NEEDS: dict[Suite, Sequence[str]] = {"critest": CRITEST, "kubelet": NODE, "churn": NODE}
 
 DEFAULT_GATES = ("", "EventedPLEG=true", "PodAndContainerStatsFromCRI=true")
-"""What a kubelet is run with: its defaults, and what changes how it uses the server."""
+"""Feature gates of the kubelets: the defaults, and the gates that change how a kubelet uses the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One run to come."""
+    """A planned run."""
 
     suite: Suite
     engine: str
@@ -31,14 +31,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All runs to come, and for each suite that is left out the reason."""
+    """All planned runs, and the reason for each suite that is left out."""
 
     runs: tuple[Planned, ...]
     left_out: tuple[str, ...]
 
 
 def plan(binaries: Binaries, *, engines: Sequence[str], suites: Sequence[Suite], gates: Sequence[str]) -> Plan:
-    """Plan each suite on each engine, and those of a kubelet with each set of gates."""
+    """Plan each suite on each engine, and each kubelet suite with each set of gates."""
     runs: list[Planned] = []
     left_out = []
     for suite in suites:

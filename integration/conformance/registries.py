@@ -1,7 +1,7 @@
-"""A registry that stands for the public ones critest pulls from: nothing is downloaded.
+"""A registry in place of the public registries that critest pulls from; nothing is downloaded.
 
-In isolation the names of the public registries are the loopback address, and the engine is configured for HTTP there.
-What is served there is made on the spot: small images that behave as critest expects of the images of these names.
+In isolation the names of the public registries resolve to the loopback address, and the engine uses HTTP there. The
+images are built on the spot: small ones that behave as critest expects.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ SETTINGS: dict[str, object] = {"insecure-registries": list(NAMES)}
 """For the engine's daemon.json."""
 
 SHELL = Bundle(name="busybox-shared", suites=("bookworm",), packages=("busybox", "libc6"))
-"""A busybox whose shell searches programs in the file system first, as critest expects of a masked /bin/ls.
+"""A busybox whose shell looks for programs in the file system first, as critest's test of a masked /bin/ls requires.
 
-The one of `busybox-static` runs its own applets whatever lies on their paths.
+The shell of `busybox-static` runs its applets even if their paths are masked.
 """
 
 _ADDRESS = "127.0.0.1:80"
@@ -50,7 +50,7 @@ _IPCS = """\
 #!/bin/sh
 exec cat /proc/sysvipc/shm
 """
-"""Two programs that Debian's busybox does not have."""
+"""Two programs that Debian's busybox lacks."""
 _EFFECTIVE_USER = """\
 #include <stdio.h>
 #include <unistd.h>
@@ -65,7 +65,7 @@ int main(void)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An image and the names it is pulled by, below the registry."""
+    """An image and the names under which the registry serves it."""
 
     image: Image
     names: Sequence[str]
@@ -73,7 +73,7 @@ class Published:
 
 @contextmanager
 def public_registries(node: Node, api: docker.APIClient) -> Iterator[None]:
-    """Run the registry with critest's images while the block runs, under the names of the public ones."""
+    """Serve critest's images under the names of the public registries while the block runs."""
     registry = Registry(node.tools.root / "usr/bin/docker-registry", home=new_home("registries"), address=_ADDRESS)
     registry.start()
     hosts = _HOSTS.read_text()
@@ -110,12 +110,12 @@ def _images(node: Node, shell: Unpacked) -> Iterator[Published]:
 
 
 def _labelled(node: Node, name: str, **config: object) -> Image:
-    """Return an image of its own, unlike the others."""
+    """Return a unique image."""
     return busybox_image(node.busybox, reference=f"made/{name}:latest", config={"Labels": {"made": name}, **config})
 
 
 def _shell_image(node: Node, shell: Unpacked) -> Image:
-    """Return a busybox whose shell runs the programs on PATH, with /bin/ls as a file that can be masked alone."""
+    """Return a busybox whose shell runs programs from PATH, with /bin/ls as a separate file that can be masked."""
     plain = busybox_image(node.busybox, reference="made/shell:latest")
     own = {
         "bin/sh": (shell.root / "bin/busybox").read_bytes(),
@@ -129,7 +129,7 @@ def _shell_image(node: Node, shell: Unpacked) -> Image:
 
 
 def _libraries(shell: Unpacked) -> Iterator[File]:
-    """Give the shared libraries of the shell: at the paths that the loader and the programs have."""
+    """Yield the shared libraries of the shell, at the paths where the loader and the programs look for them."""
     names = ("libc.so.6", "libresolv.so.2")
     for directory in sorted({path.parent for path in shell.root.glob("lib/*/libc.so.6")}):
         for name in names:
@@ -140,7 +140,7 @@ def _libraries(shell: Unpacked) -> Iterator[File]:
 
 
 def _web_server(node: Node, port: int) -> Image:
-    """Return a web server that is seen as nginx and httpd are: by name, pid file, title and what it prints."""
+    """Return a web server that looks like nginx and httpd: by name, pid file, process title and output."""
     plain = busybox_image(node.busybox, reference=f"made/web-{port}:latest")
     script = File("bin/nginx", _WEB_SERVER.format(port=port).encode(), mode=0o755)
     return Image(plain.reference, (*plain.files, script), {"Entrypoint": ["/bin/nginx", "master process"]})
@@ -158,7 +158,7 @@ def _grouped(node: Node) -> Image:
 
 
 def _effective_user() -> Image:
-    """Return a program that belongs to root, has the set-user-ID bit, and prints whom it runs as; needs gcc."""
+    """Return a program owned by root with the set-user-ID bit that prints its effective user; needs gcc."""
     with TemporaryDirectory() as scratch:
         source, program = Path(scratch, "main.c"), Path(scratch, "main")
         source.write_text(_EFFECTIVE_USER)
@@ -168,4 +168,4 @@ def _effective_user() -> Image:
 
 
 if __name__ == "__main__":
-    ensure_unpacked(SHELL)  # before isolation: inside there is no network
+    ensure_unpacked(SHELL)  # before isolation, which has no network

@@ -1,4 +1,4 @@
-"""What the terminal shows: how far a run has come, and the table at its end."""
+"""Terminal output: the progress of a run, and the table at its end."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ _EVERY_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """Say how far something has come, every ten seconds and not with each step."""
+    """Prints progress at most every ten seconds."""
 
     title: str
     now: Callable[[], float] = time.monotonic
@@ -22,7 +22,7 @@ class Progress:
         self._started = self._said = self.now()
 
     def __call__(self, line: str) -> None:
-        """Say it, unless something was said just now."""
+        """Print the line, unless another was printed just before."""
         now = self.now()
         if now - self._said >= _EVERY_SECONDS:
             self._said = now
@@ -30,7 +30,7 @@ class Progress:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Lay rows out in columns, the first row as heading; numbers to the right."""
+    """Lay out rows in columns, with the first row as heading and numbers aligned to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
@@ -41,7 +41,7 @@ def _cell(text: str, width: int) -> str:
 
 
 def summary(runs: Sequence[Run]) -> str:
-    """Return a table of the runs, what has failed with its reason, and what was skipped by reason."""
+    """Return a table of the runs, the failures with their reasons, and the skipped cases by reason."""
     rows = [("suite", "version", "engine", "gates", "passed", "failed", "skipped", "seconds")]
     for run in runs:
         counts = [str(run.count(state)) for state in ("passed", "failed", "skipped")]

@@ -1,4 +1,4 @@
-"""What a run has found, and its form as JSON."""
+"""The results of runs, and their JSON format."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ import msgspec
 State = Literal["passed", "failed", "skipped"]
 
 KEPT = Path(__file__).with_name("results")
-"""The files that docs/compatibility.md is made from."""
+"""Directory of the files from which docs/compatibility.md is generated."""
 
 
 SUITE_OF_TESTS = "tests"
 
 UNIT_TESTS = "unit"
-"""How the names of files begin that hold counts of unit tests (`integration.pythons.outcomes`), and no runs."""
+"""Prefix of the names of files with counts of unit tests (`integration.pythons.outcomes`) instead of runs."""
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,11 +32,11 @@ IMPOSSIBLE_HERE = {
     "unable to apply caps: operation not permitted": "the machine lacks a capability, and Docker 20.10 asks for all of "
     "them in privileged containers"
 }
-"""What a failure says that comes from the machine, and the reason why such a case counts as skipped."""
+"""Texts of failures that the machine causes, and the reason with which such a case counts as skipped."""
 
 
 def case(name: str, state: State, seconds: float, reason: str) -> Case:
-    """Return a case; one that failed for what the machine lacks was skipped."""
+    """Return a case; a failure caused by the machine counts as skipped."""
     for part, why in IMPOSSIBLE_HERE.items():
         if state == "failed" and part in reason:
             return Case(name, "skipped", seconds, why)
@@ -44,14 +44,14 @@ def case(name: str, state: State, seconds: float, reason: str) -> Case:
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What a run took place on, as far as results may depend on it."""
+    """The properties of a machine that results may depend on."""
 
     cgroup: str
-    """Version of the control groups: v1 or v2."""
+    """Version of cgroups: v1 or v2."""
     driver: str
-    """Who makes control groups: cgroupfs or systemd."""
+    """The cgroup driver: cgroupfs or systemd."""
     python: str
-    """Minor version of the interpreter that ran the server."""
+    """Minor version of the server's Python."""
     architecture: str
 
 
@@ -59,48 +59,48 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One suite on one engine."""
 
     suite: str
-    """critest, kubelet: the scenarios, churn: pods that crash, or tests: our own integration tests."""
+    """critest, kubelet (the scenarios), churn (pods that crash), or tests (this project's integration tests)."""
     version: str
-    """Of what asks the server: critest's, or the kubelet's; of our own tests the server's."""
+    """Version of critest or of the kubelet; for this project's tests the server's version."""
     gates: str = ""
     """Feature gates that differ from the kubelet's defaults, as `A=true,B=false`."""
     engine: str
     """One of `integration.node.engines.ENGINES`."""
     docker: str
-    """The engine's own version."""
+    """Version of the engine."""
     date: str
-    """Day, in UTC, as in ISO 8601."""
+    """Day in UTC, in the format of ISO 8601."""
     commit: str = ""
-    """The server's, of its repository; empty where that is not known."""
+    """Commit of the server's repository; empty if unknown."""
     machine: Machine
     binaries: dict[str, str]
     """Versions of the programs, as they print them."""
     note: str = ""
-    """What else there is to know of the programs, such as where they came from."""
+    """Remark about the programs, such as their origin."""
     cases: tuple[Case, ...]
 
     def count(self, state: State) -> int:
-        """Return how many cases ended so."""
+        """Return the number of cases in this state."""
         return Counter(case.state for case in self.cases)[state]
 
     @property
     def seconds(self) -> float:
-        """How long its cases took together."""
+        """Sum of the durations of the cases."""
         return sum(case.seconds for case in self.cases)
 
 
 def write(path: Path, runs: Iterable[Run]) -> None:
-    """Write runs as JSON, one case a line, so that a difference between two files can be read."""
+    """Write runs as JSON, with one case a line so that diffs are readable."""
     path.write_text("[\n" + ",\n".join(_text(run) for run in runs) + "\n]\n")
 
 
 def read(path: Path) -> tuple[Run, ...]:
-    """Read the runs of a file; msgspec.DecodeError names what is wrong with it."""
+    """Read the runs of a file. Raises msgspec.DecodeError for invalid content."""
     return msgspec.json.decode(path.read_bytes(), type=tuple[Run, ...])
 
 
 def kept(directory: Path = KEPT) -> tuple[Run, ...]:
-    """Return all runs of the files of a directory."""
+    """Return all runs in the files of a directory."""
     return tuple(run for path in files(directory) for run in read(path))
 
 
@@ -110,7 +110,7 @@ def files(directory: Path = KEPT) -> list[Path]:
 
 
 def file_name(run: Run) -> str:
-    """Return the name of the file that keeps a run: a newer run of the same takes its place."""
+    """Return the name of the file of a run; a newer run of the same combination replaces it."""
     machine = run.machine
     parts = (run.suite, run.version, run.gates.replace("=", "-").replace(",", "-"), run.engine)
     where = (f"cgroup-{machine.cgroup}-{machine.driver}", f"python-{machine.python}", machine.architecture)
@@ -118,7 +118,7 @@ def file_name(run: Run) -> str:
 
 
 def skips(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """Group what was skipped: the runs for each case, for each reason."""
+    """Group the skipped cases: for each reason, the runs of each case."""
     found: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         for case in run.cases:

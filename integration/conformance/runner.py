@@ -1,4 +1,4 @@
-"""Running scenarios: side by side where they do not disturb each other, with a watch on duplicates."""
+"""Runs scenarios, in parallel where they do not disturb each other, and detects duplicate containers."""
 
 import re
 import threading
@@ -19,16 +19,16 @@ from integration.conformance.results import State, case
 from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
 
 _AT_ONCE = 3
-"""How many scenarios run side by side: most of their time they wait."""
+"""How many scenarios run in parallel: most of their time they wait."""
 _STOP_SECONDS = 60
 _REPOSITORY = Path(__file__).parents[2]
 
 
 def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) -> tuple[Result, ...]:
-    """Run them, those that disturb no others side by side and first, and return what each has shown.
+    """Run the scenarios, first those that can run in parallel; return their results.
 
-    Two more results name the containers of which there were two at a time, and those that the kubelet has asked for
-    while they ran. With the gate EventedPLEG a third says whether the kubelet took events until then.
+    Two more results list duplicate containers, and containers that the kubelet requested while they ran. With the gate
+    EventedPLEG a third says whether the kubelet used events to the end.
     """
     selected = chosen(only)
     done: list[Result] = []
@@ -46,13 +46,13 @@ def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) ->
         done += _events(cluster)
         for each in selected:
             if each.alone:
-                _take_events_again(cluster)
+                _restore_events(cluster)
                 one(each)
     return tuple(sorted([*done, *_duplicates(watch, cluster)], key=lambda result: result.name))
 
 
 def run_churn(cluster: Cluster, *, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
-    """Let pods crash and restart for some minutes, and return what that has shown, with the results about all of it."""
+    """Run pods that crash and restart for some minutes; return the result, and the results about all containers."""
 
     def pods_that_crash_restart_and_are_probed(case: Case) -> None:
         churn(case, minutes=minutes, say=say)
@@ -65,12 +65,12 @@ def run_churn(cluster: Cluster, *, minutes: float, say: Callable[[str], None]) -
 def _events(cluster: Cluster) -> Iterator[Result]:
     if cluster.gates.get("EventedPLEG"):
         found = streams(cluster.kubectl)
-        given_up = [] if found.in_use else [f"it lists again: {found}"]
+        given_up = [] if found.in_use else [f"it fell back to lists: {found}"]
         yield _nothing("the kubelet takes events to the end", given_up, counted=f"{found.failed} streams have failed")
 
 
-def _take_events_again(cluster: Cluster) -> None:
-    """Start a kubelet again that lists since a scenario has stopped the server: it gives up within milliseconds."""
+def _restore_events(cluster: Cluster) -> None:
+    """Restart a kubelet that has fallen back to lists, as it does when a scenario stops the server."""
     if cluster.gates.get("EventedPLEG") and not streams(cluster.kubectl).in_use:
         cluster.kubelet.stop(timeout=_STOP_SECONDS)
         cluster.start_kubelet()
@@ -96,20 +96,20 @@ def _run(which: Scenario, cluster: Cluster) -> Result:
         _carry_out(which, cluster)
     except Skipped as cause:
         state, reason = "skipped", str(cause)
-    except Exception as cause:  # noqa: BLE001  whatever goes wrong in one scenario is its result
+    except Exception as cause:  # noqa: BLE001  any error in a scenario is its result
         state, reason = "failed", f"{cause}\n{last_calls(cause)}"
     return case(which.name, state, round(time.monotonic() - started, 1), reason)
 
 
 def last_calls(failure: Exception) -> str:
-    """Return the last lines of its traceback, with files as the repository has them: results are published."""
+    """Return the last lines of a traceback, with paths relative to the repository, because results are published."""
     return "".join(traceback.format_tb(failure.__traceback__)[-2:]).replace(f"{_REPOSITORY}/", "")
 
 
 def _carry_out(which: Scenario, cluster: Cluster) -> None:
     missing = cluster.binaries.missing(which.needs)
     if missing:
-        raise Skipped(f"{', '.join(missing)} missing")  # without places: results are published
+        raise Skipped(f"{', '.join(missing)} missing")  # without paths, because results are published
     if cluster.kubelet_version < which.since:
         raise Skipped(f"kubelets have it from {'.'.join(map(str, which.since))} on")
     namespace = re.sub("[^a-z0-9]+", "-", which.name.lower())[:60].strip("-")

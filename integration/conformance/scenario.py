@@ -1,4 +1,4 @@
-"""What a scenario is, and what it works with."""
+"""Scenarios, and the helpers they use."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from integration.node import images
 T = TypeVar("T")
 
 LIMIT_SECONDS = 180.0
-"""How long a scenario waits for one thing."""
+"""How long a scenario waits for one condition."""
 _TICK_SECONDS = 0.2
 
 
@@ -32,21 +32,21 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """What it shows, in words."""
+        """The behaviour, in words."""
         return self.run.__name__.replace("_", " ")
 
 
 SCENARIOS: list[Scenario] = []
-"""Filled by the modules of `integration.conformance.scenarios` when they are imported."""
+"""Filled by the modules of `integration.conformance.scenarios` on import."""
 
 
 def scenario(
     *, alone: bool = False, needs: Sequence[str] = (), since: tuple[int, int] = (0, 0)
 ) -> Callable[[Callable[["Case"], None]], None]:
-    """Add a function to the scenarios; its name says what it shows.
+    """Register a function as a scenario; its name describes the behaviour.
 
-    `alone` is for what disturbs others. Without one of the programs it `needs`, and with kubelets older than `since`,
-    it is skipped.
+    `alone` is for scenarios that disturb others. A scenario is skipped if one of the programs it `needs` is missing,
+    and with kubelets older than `since`.
     """
 
     def add(run: Callable[["Case"], None]) -> None:
@@ -57,7 +57,7 @@ def scenario(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A scenario's hands: a namespace of its own in the cluster."""
+    """The context of a running scenario: a separate namespace in the cluster."""
 
     cluster: Cluster
     kubectl: Kubectl
@@ -68,19 +68,22 @@ class Case:
         return self.kubectl.namespace
 
     def get(self, kind: str, name: str = "") -> Any:
-        """Return an object of the core group, or the list of all, of the namespace; None where there is none."""
+        """Return an object of the core group, or the list of all objects in the namespace.
+
+        None if it does not exist.
+        """
         return self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/{kind}/{name}".rstrip("/"))
 
     def pod(self, name: str) -> dict[str, Any]:
-        """Return a pod, empty while there is none."""
+        """Return a pod, empty if it does not exist."""
         return dict(self.get("pods", name) or {})
 
     def phase(self, name: str) -> str:
-        """Return a pod's phase, empty while there is none."""
+        """Return a pod's phase, empty if it does not exist."""
         return str(self.pod(name).get("status", {}).get("phase", ""))
 
     def status(self, name: str, container: str = "main", *, kind: str = "containerStatuses") -> dict[str, Any]:
-        """Return the status of a container of a pod, empty while there is none."""
+        """Return the status of a container of a pod, empty if it does not exist."""
         statuses = self.pod(name).get("status", {}).get(kind, ())
         return next((dict(status) for status in statuses if status["name"] == container), {})
 
@@ -96,7 +99,7 @@ class Case:
         return name
 
     def finish(self, manifest: dict[str, Any]) -> str:
-        """Create a pod that ends by itself, wait for its success, and return what its container printed."""
+        """Create a pod that runs to completion, wait for its success, and return its output."""
         self.kubectl.apply(manifest)
         name = str(manifest["metadata"]["name"])
         eventually(lambda: self.phase(name) in ("Succeeded", "Failed"), lambda: self.pod(name).get("status"))
@@ -114,11 +117,11 @@ class Case:
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
     def exec(self, name: str, *command: str, container: str = "main") -> str:
-        """Run a command in a container by kubectl and return what it prints."""
+        """Run a command in a container through kubectl and return its output."""
         return self.kubectl("exec", name, "-c", container, "--", *command)
 
     def logs(self, name: str, *flags: str) -> str:
-        """Return what a pod's container has printed."""
+        """Return the log of a pod's container."""
         return self.kubectl("logs", name, *flags)
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -129,11 +132,11 @@ class Case:
 def eventually(
     condition: Callable[[], T], show: Callable[[], object] | None = None, *, seconds: float = LIMIT_SECONDS
 ) -> T:
-    """Return the first true value of `condition`; AssertionError after `seconds`, with what `show` returns then."""
+    """Return the first true value of `condition`; raise AssertionError after `seconds`, with the result of `show`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s; at the end: {show() if show else value!r}")
+            raise AssertionError(f"not within {seconds:g} s; last: {show() if show else value!r}")
         time.sleep(_TICK_SECONDS)
     return value
 
@@ -142,7 +145,7 @@ def eventually(
 
 
 def container(*command: str, name: str = "main", **fields: Any) -> dict[str, Any]:
-    """Return a container of busybox; without a command it sleeps until it is stopped."""
+    """Return a busybox container; without a command it sleeps until it is stopped."""
     return {
         "name": name,
         "image": images.BUSYBOX,
@@ -153,7 +156,7 @@ def container(*command: str, name: str = "main", **fields: Any) -> dict[str, Any
 
 
 def pod(name: str, *containers: dict[str, Any], metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Return a pod that ends quickly; without containers it has one that sleeps."""
+    """Return a pod with a short grace period; without containers it has one that sleeps."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -168,5 +171,5 @@ def job_pod(name: str, *command: str, container_fields: dict[str, Any] | None = 
 
 
 def chosen(only: str) -> list[Scenario]:
-    """Return the scenarios whose name matches a regular expression."""
+    """Return the scenarios whose names match a regular expression."""
     return [each for each in SCENARIOS if re.search(only, each.name)]

@@ -1,4 +1,4 @@
-"""A planned run carried out: the engine and server it needs, its suite, and what there is to know beside the cases."""
+"""Executes a planned run: starts its engine and server, runs its suite, and describes the run."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from integration.node.isolation import Node, new_home
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of every run."""
+    """Options of every run."""
 
     date: str
     commit: str
-    """Of the repository when the run began: results may be written into it meanwhile."""
+    """Commit of the repository at the start of the run, before results are written into it."""
     only: str = ""
     minutes: float = 60
     note: str = ""
     nri_plugins: Path | None = None
-    """Directory of NRI plugins that run beside the kubelet."""
+    """Directory of NRI plugins that run during the kubelet's scenarios."""
 
 
 def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> Run:
-    """Carry it out on an engine and a server of its own."""
+    """Execute a run on a new engine and server."""
     is_critest = planned.suite == "critest"
     with target(node, planned.engine, settings=registries.SETTINGS if is_critest else {}) as served:
         cases = _CARRY_OUT[planned.suite](planned, served, node=node, found=found, options=options)

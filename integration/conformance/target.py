@@ -1,4 +1,4 @@
-"""What the programs of others run against: a private engine, and our server on it with a network for pods."""
+"""The target of upstream's programs: a private engine, and a server on it with a pod network."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ CLUSTER_SUBNET = "10.89.0.0/16"
 def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | None = None) -> Iterator[Served]:
     """Run an engine with the images pause and busybox, and a server on it, whose pods have addresses and host ports.
 
-    `settings` are further ones of the engine. The engine goes on when the server ends or is killed.
+    `settings` are further settings of the engine. The engine keeps running when the server stops or is killed.
     """
     engine = make_engine(node, engine_name, settings={"live-restore": True, **(settings or {})})
     engine.start()

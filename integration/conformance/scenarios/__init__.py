@@ -1,4 +1,4 @@
-"""What a user of a cluster does: a function for each behaviour, named by what it shows."""
+"""The behaviours that a user of a cluster relies on: a function for each, named after the behaviour."""
 
 from integration.conformance.scenarios import network, node, pods, resources, security, streams, volumes
 

@@ -25,7 +25,7 @@ def _page(address: str) -> bytes:
 
 @scenario()
 def pods_reach_each_other(case: Case) -> None:
-    """At the address of their status, which the node reaches too."""
+    """At the address in their status, which the node reaches too."""
     case.run(pod("web", container(*_WEB)))
     address = case.pod("web")["status"]["podIP"]
     assert eventually(lambda: _page(f"{address}:8080")) == b"it works\n"
@@ -34,7 +34,7 @@ def pods_reach_each_other(case: Case) -> None:
 
 @scenario()
 def host_port_leads_to_a_pod(case: Case) -> None:
-    """From the node's address and from another pod; it is free again after the pod."""
+    """From the node's address and from another pod. The port is free again after the pod's deletion."""
     ports = [{"containerPort": 8080, "hostPort": 18080}]
     case.run(pod("web", container(*_WEB, ports=ports)))
     assert eventually(lambda: _page(f"{ADDRESS}:18080")) == b"it works\n"
@@ -47,7 +47,7 @@ def host_port_leads_to_a_pod(case: Case) -> None:
 
 @scenario()
 def pod_of_the_host_network_has_the_nodes_address(case: Case) -> None:
-    """And listens there."""
+    """The pod listens at that address."""
     case.run(pod("p", container("httpd", "-f", "-p", "18081", "-h", "/var/www"), hostNetwork=True))
     assert case.pod("p")["status"]["podIP"] == ADDRESS
     assert eventually(lambda: _page(f"{ADDRESS}:18081")) == b"it works\n"
@@ -55,7 +55,7 @@ def pod_of_the_host_network_has_the_nodes_address(case: Case) -> None:
 
 @scenario()
 def resolver_is_configured_as_the_pod_asks(case: Case) -> None:
-    """By the cluster, by the pod's own words, and by the node for Default."""
+    """From the cluster, from the pod's dnsConfig, and for the policy Default from the node."""
     case.run(pod("cluster"))
     text = case.exec("cluster", "cat", "/etc/resolv.conf")
     assert f"nameserver {ADDRESS}\n" in text
@@ -96,7 +96,7 @@ def names_of_a_pod_are_in_its_files(case: Case) -> None:
 
 @scenario()
 def pod_reaches_the_api_server_and_has_a_token_for_it(case: Case) -> None:
-    """By the network of pods; busybox has no TLS, and what refuses its plain request is the API server."""
+    """Over the pod network. busybox has no TLS; the API server's refusal of a plain request proves the connection."""
     case.run(pod("p"))
     done = case.kubectl.try_to("exec", "p", "--", "wget", "-S", "-O-", f"http://{ADDRESS}:6443/version")
     assert "400 Bad Request" in done.err, done
@@ -107,7 +107,7 @@ def pod_reaches_the_api_server_and_has_a_token_for_it(case: Case) -> None:
 
 @scenario(alone=True, needs=["kube-proxy"])
 def service_leads_to_its_pods(case: Case) -> None:
-    """From the node and from a pod, by the rules of kube-proxy."""
+    """From the node and from a pod, through the rules of kube-proxy."""
     daemon = Daemon(
         [
             case.cluster.binaries["kube-proxy"],
@@ -136,7 +136,7 @@ def service_leads_to_its_pods(case: Case) -> None:
 
 @contextmanager
 def _name_server(name: str) -> Iterator[None]:
-    """Answer questions for the address of one name, on the node's address, while the block runs."""
+    """Answer DNS queries for one name at the node's address while the block runs."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((ADDRESS, 53))
         thread = threading.Thread(target=_serve, args=(server, name), name="names", daemon=True)

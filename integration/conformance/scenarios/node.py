@@ -1,4 +1,4 @@
-"""The node itself: what it reports of itself, and its parts that are restarted under running pods."""
+"""The node: its status, and restarts of its parts under running pods."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from integration.node import images
 _BUILT = "built.example"
 _MANY_IMAGES = 3000
 _COLLECTION_SECONDS = 600.0
-"""The kubelet begins a collection every five minutes."""
+"""The kubelet collects images every five minutes."""
 
 
 @scenario()
@@ -40,11 +40,11 @@ def kubelet_takes_the_cgroup_driver_from_the_server(case: Case) -> None:
 
 @scenario(alone=True)
 def unused_images_are_collected_by_the_thousand(case: Case) -> None:
-    """The kubelet is to free a disk that others fill; pods start meanwhile, and the images of containers stay."""
+    """The kubelet has to free a disk that other files fill. Pods start meanwhile, and images of containers stay."""
     api = case.cluster.served.engine.api
     case.run(pod("p"))
     images.load_many(api, [f"{_BUILT}/build:{number}" for number in range(_MANY_IMAGES)])
-    # Each collection is after all that is unused: the disk is never so empty.
+    # The threshold is so low that each collection removes all unused images.
     with _kubelet_with(case, imageGCHighThresholdPercent=1, imageGCLowThresholdPercent=0, imageMinimumGCAge="1s"):
         eventually(lambda: _built(api) < _MANY_IMAGES, lambda: _built(api), seconds=_COLLECTION_SECONDS)
         case.run(pod("q"))
@@ -59,7 +59,7 @@ def _built(api: docker.APIClient) -> int:
 
 @scenario(alone=True)
 def restart_of_the_kubelet_leaves_pods_alone(case: Case) -> None:
-    """The same containers, no restart counted, and everything works afterwards."""
+    """The containers stay the same, no restart is counted, and everything works afterwards."""
     before = _three_pods(case)
     _stop_kubelet(case)
     case.cluster.start_kubelet()
@@ -68,7 +68,7 @@ def restart_of_the_kubelet_leaves_pods_alone(case: Case) -> None:
 
 @scenario(alone=True)
 def restart_of_the_server_leaves_pods_alone(case: Case) -> None:
-    """Stopped in order, and killed."""
+    """After a stop, and after a kill."""
     before = _three_pods(case)
     server = case.cluster.served.server
     server.stop()
@@ -90,7 +90,7 @@ def restart_of_docker_leaves_pods_alone(case: Case) -> None:
 
 @scenario(alone=True)
 def docker_that_hangs_makes_the_node_not_ready(case: Case) -> None:
-    """For as long as it does; pods go on."""
+    """Only while Docker hangs; pods keep running."""
     before = _three_pods(case)
     case.cluster.served.engine.freeze()
     try:
@@ -122,7 +122,7 @@ def node_that_was_off_runs_its_pods_again(case: Case) -> None:
 
 @scenario(alone=True)
 def shutdown_of_the_node_ends_pods_in_their_grace(case: Case) -> None:
-    """The machine goes down only when the kubelet gives its lock back; a shutdown that is called off is forgotten."""
+    """The machine shuts down only after the kubelet releases its lock. A cancelled shutdown has no further effect."""
     place = case.cluster.home / case.namespace
     shared = {"name": "shared", "mountPath": "/shared"}
     host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
@@ -145,7 +145,7 @@ def shutdown_of_the_node_ends_pods_in_their_grace(case: Case) -> None:
 
 @scenario()
 def events_reach_a_kubelet_that_asks_for_them(case: Case) -> None:
-    """With the gate EventedPLEG: its stream is open, and it has not fallen back to lists."""
+    """With the gate EventedPLEG: the stream is open, and the kubelet has not fallen back to lists."""
     if not case.cluster.gates.get("EventedPLEG"):
         raise Skipped("the gate EventedPLEG is off")
     case.run(pod("p"))
@@ -174,7 +174,7 @@ def _stop_kubelet(case: Case) -> None:
 
 
 def _three_pods(case: Case) -> dict[str, Any]:
-    """Run a plain pod, one with two containers and one of the host's network; return what must not change."""
+    """Run a plain pod, a pod with two containers and a pod on the host network; return what must not change."""
     case.run(pod("plain"))
     case.run(pod("two", container(), container(name="other")))
     case.run(pod("host", hostNetwork=True))
@@ -187,7 +187,7 @@ def _identity(case: Case, name: str) -> Any:
 
 
 def _unchanged(case: Case, before: dict[str, Any]) -> None:
-    """Wait until the node works, and compare: a new pod shows that the kubelet has synced all."""
+    """Wait until the node works, and compare; a new pod proves that the kubelet has synced all pods."""
     eventually(case.cluster.ready, case.cluster.node)
     marker = f"new-{len(case.get('pods')['items'])}"
     case.run(pod(marker))

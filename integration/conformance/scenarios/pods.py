@@ -1,4 +1,4 @@
-"""Life of pods: static ones, init containers, sidecars, restarts, jobs, probes, hooks and their ends."""
+"""The life of pods: static pods, init containers, sidecars, restarts, jobs, probes, hooks and termination."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from integration.conformance.cluster import NODE_NAME
 from integration.conformance.scenario import Case, container, eventually, job_pod, pod, scenario
 
 _FORGOTTEN_SECONDS = 15.0
-"""A kubelet that has forgotten a pod makes it again within 5 s."""
+"""A kubelet that has lost track of a pod creates it again within 5 s."""
 
 _FOREVER = ("sh", "-c", "while :; do sleep 1; done")
 _SHARED = {"name": "shared", "mountPath": "/shared"}
@@ -18,7 +18,7 @@ _EMPTY = {"name": "shared", "emptyDir": {}}
 
 @scenario()
 def static_pod_follows_its_file(case: Case) -> None:
-    """Its mirror appears, changes with the file, and goes with it."""
+    """Its mirror pod appears, changes with the file, and disappears with it."""
     file = case.cluster.manifests / f"{case.namespace}.json"
     mirror = f"static-{NODE_NAME}"
 
@@ -44,7 +44,7 @@ def static_pod_follows_its_file(case: Case) -> None:
 
 @scenario()
 def init_containers_run_one_after_the_other(case: Case) -> None:
-    """Each ends before the next begins, and all before the others."""
+    """Each exits before the next starts, and all before the main containers."""
 
     def write(word: str) -> dict[str, Any]:
         return container("sh", "-c", f"sleep 1; echo {word} >>/shared/order", name=word, volumeMounts=[_SHARED])
@@ -56,7 +56,7 @@ def init_containers_run_one_after_the_other(case: Case) -> None:
 
 @scenario()
 def failing_init_container_is_repeated(case: Case) -> None:
-    """Until it succeeds; then the others start."""
+    """Until it succeeds; then the main containers start."""
     once = "test -e /shared/seen && exit 0; touch /shared/seen; exit 4"
     first = container("sh", "-c", once, name="first", volumeMounts=[_SHARED])
     case.run(pod("p", initContainers=[first], volumes=[_EMPTY]))
@@ -65,7 +65,7 @@ def failing_init_container_is_repeated(case: Case) -> None:
 
 @scenario(since=(1, 28))
 def sidecar_serves_a_pod_and_ends_with_it(case: Case) -> None:
-    """It starts before the others, and a pod is complete though it runs for ever."""
+    """It starts before the main container, and the pod completes although the sidecar runs forever."""
     sidecar = container(
         "sh",
         "-c",
@@ -82,7 +82,7 @@ def sidecar_serves_a_pod_and_ends_with_it(case: Case) -> None:
 
 @scenario()
 def crashing_container_is_restarted(case: Case) -> None:
-    """With its exit code kept, and what the one before has printed."""
+    """The exit code and the log of the previous container are kept."""
 
     def previous() -> str:
         return case.kubectl.try_to("logs", "p", "--previous").out
@@ -90,13 +90,13 @@ def crashing_container_is_restarted(case: Case) -> None:
     case.kubectl.apply(pod("p", container("sh", "-c", "echo going down; sleep 1; exit 3")))
     eventually(lambda: case.restarts("p") >= 2)
     assert case.status("p")["lastState"]["terminated"]["exitCode"] == 3
-    # The one before is removed as soon as the present one ends, also between two questions of kubectl.
+    # The previous container is removed as soon as the current one exits, also between two requests of kubectl.
     eventually(lambda: previous() == "going down\n", previous)
 
 
 @scenario()
 def job_runs_its_pods_to_completion(case: Case) -> None:
-    """Three, two at a time."""
+    """Three pods, two at a time."""
     case.kubectl.apply(_job("j", "true", completions=3, parallelism=2))
     case.kubectl("wait", "--for=condition=complete", "job/j", "--timeout=120s")
     phases = [item["status"]["phase"] for item in case.get("pods")["items"]]
@@ -105,7 +105,7 @@ def job_runs_its_pods_to_completion(case: Case) -> None:
 
 @scenario()
 def job_gives_up_after_its_retries(case: Case) -> None:
-    """The pods that failed stay to be inspected."""
+    """The failed pods stay for inspection."""
     case.kubectl.apply(_job("j", "false", backoffLimit=0))
     case.kubectl("wait", "--for=condition=failed", "job/j", "--timeout=120s")
 
@@ -134,7 +134,7 @@ def deployment_rolls_out_a_change(case: Case) -> None:
 
 @scenario()
 def liveness_probe_restarts_a_container(case: Case) -> None:
-    """One that runs a command; the probe's output is in the event."""
+    """A probe that runs a command; the event has the probe's output."""
     command = "touch /tmp/alive; sleep 3; rm /tmp/alive; while :; do sleep 1; done"
     probe = {"exec": {"command": ["cat", "/tmp/alive"]}, "periodSeconds": 1, "failureThreshold": 2}
     case.kubectl.apply(pod("p", container("sh", "-c", command, livenessProbe=probe)))
@@ -145,7 +145,7 @@ def liveness_probe_restarts_a_container(case: Case) -> None:
 
 @scenario()
 def readiness_probe_takes_a_pod_out_and_back(case: Case) -> None:
-    """It is not restarted for it."""
+    """The container is not restarted."""
     probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
     serve = container("sh", "-c", "mkdir /web; touch /web/ready; httpd -f -p 8080 -h /web", readinessProbe=probe)
     case.run(pod("p", serve))
@@ -158,7 +158,7 @@ def readiness_probe_takes_a_pod_out_and_back(case: Case) -> None:
 
 @scenario()
 def startup_probe_holds_the_others_back(case: Case) -> None:
-    """The liveness probe, which fails at first, does not count before it has succeeded."""
+    """The liveness probe, which would fail at first, starts after the startup probe has succeeded."""
     start = {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
     live = {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
     command = "sleep 5; exec httpd -f -p 8080 -h /var/www"
@@ -168,19 +168,19 @@ def startup_probe_holds_the_others_back(case: Case) -> None:
 
 @scenario()
 def slow_probe_is_ended_at_its_timeout(case: Case) -> None:
-    """Nothing of it stays in the container."""
+    """No process of it stays in the container."""
     probe = {"exec": {"command": ["sleep", "1234"]}, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 100}
     case.kubectl.apply(pod("p", container(readinessProbe=probe)))
     eventually(
         lambda: [event for event in case.events("p") if event["reason"] == "Unhealthy" and event.get("count", 1) >= 3]
     )
     left = case.exec("p", "sh", "-c", "grep -lx sleep /proc/[0-9]*/comm | wc -l")
-    assert int(left) <= 2, left  # that of the pod, and one that is under way
+    assert int(left) <= 2, left  # one of the pod, and one of a probe in progress
 
 
 @scenario()
 def hooks_run_after_the_start_and_before_the_stop(case: Case) -> None:
-    """The first before the container counts as started, the second in the time of the pod's grace."""
+    """The first before the container counts as started, the second within the pod's grace period."""
     place = case.cluster.home / case.namespace
     host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
     hooks = {
@@ -206,7 +206,7 @@ def failing_start_hook_restarts_the_container(case: Case) -> None:
 
 @scenario()
 def grace_is_given_and_has_an_end(case: Case) -> None:
-    """A container that handles SIGTERM has its time; one that does not is killed."""
+    """A container that handles SIGTERM can use the grace period; a container that ignores SIGTERM is killed."""
     place = case.cluster.home / case.namespace
     host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
     handles = container(
@@ -223,7 +223,7 @@ def grace_is_given_and_has_an_end(case: Case) -> None:
 
 @scenario()
 def deleted_pod_leaves_nothing(case: Case) -> None:
-    """No container and no address; the same when it is deleted by force."""
+    """No container and no address, also after a forced deletion."""
     case.run(pod("calm"))
     case.run(pod("forced", container(*_FOREVER), terminationGracePeriodSeconds=30))
     uids = {case.pod(name)["metadata"]["uid"] for name in ("calm", "forced")}
@@ -246,7 +246,7 @@ def deleted_pod_leaves_nothing(case: Case) -> None:
 
 @scenario()
 def termination_message_is_reported(case: Case) -> None:
-    """From its file, or from the end of the log when that is asked for."""
+    """From its file, or from the end of the log if the policy says so."""
     written = container("sh", "-c", "printf said >/dev/termination-log", name="written")
     logged = container(
         "sh", "-c", "echo logged; exit 1", name="logged", terminationMessagePolicy="FallbackToLogsOnError"
@@ -267,7 +267,7 @@ def deadline_ends_a_pod(case: Case) -> None:
 
 @scenario()
 def ephemeral_container_sees_its_target(case: Case) -> None:
-    """Kubectl debug: it shares the processes of the container it is for."""
+    """`kubectl debug`: it shares the processes of its target container."""
     case.run(pod("p", container("sh", "-c", "exec sleep 4321")))
     command = "cat /proc/1/cmdline | tr '\\0' ' '; echo; sleep 3600"
     spec = ["--target=main", "--container=debugger", "--profile=general"]
@@ -278,7 +278,7 @@ def ephemeral_container_sees_its_target(case: Case) -> None:
 
 @scenario()
 def containers_of_a_pod_share_processes_when_asked(case: Case) -> None:
-    """And otherwise not."""
+    """Otherwise they do not."""
     sleeper = container("sleep", "4321", name="sleeper")
     for name, shared in (("shared", True), ("apart", False)):
         case.run(pod(name, container(), sleeper, shareProcessNamespace=shared))
@@ -288,7 +288,7 @@ def containers_of_a_pod_share_processes_when_asked(case: Case) -> None:
 
 @scenario()
 def missing_image_is_reported(case: Case) -> None:
-    """As the reason that the container waits, while the pod stays."""
+    """As the reason why the container waits; the pod stays."""
     case.kubectl.apply(pod("p", {**container(), "image": "127.0.0.1:1/nothing:1"}))
     reasons = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
     eventually(lambda: case.status("p").get("state", {}).get("waiting", {}).get("reason") in reasons)
@@ -308,7 +308,7 @@ def missing_command_is_reported(case: Case) -> None:
 
 @scenario()
 def pod_of_a_kept_directory_starts_again_from_it(case: Case) -> None:
-    """A pod that is made again finds on the node what the one before has left."""
+    """A recreated pod finds the files of its predecessor on the node."""
     place: Path = case.cluster.home / case.namespace
     host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
     add = container("sh", "-c", "echo here >>/shared/visits; cat /shared/visits", volumeMounts=[_SHARED])
@@ -319,7 +319,7 @@ def pod_of_a_kept_directory_starts_again_from_it(case: Case) -> None:
 
 @scenario()
 def pod_outlives_the_removal_of_its_earlier_sandboxes(case: Case) -> None:
-    """The kubelet's garbage collection removes a sandbox that has ended; the one that runs goes on alone."""
+    """The kubelet's garbage collection removes the exited sandbox; the running sandbox stays alone."""
     name = case.run(pod("p"))
     api = case.cluster.served.engine.api
     first = _sandboxes(case, name)
@@ -339,7 +339,7 @@ def pod_outlives_the_removal_of_its_earlier_sandboxes(case: Case) -> None:
 
 
 def _sandboxes(case: Case, name: str, *, ended: bool = False) -> set[str]:
-    """Return the ids of a pod's pause containers that run; with `ended` also of others."""
+    """Return the ids of a pod's running pause containers, with `ended` also of the exited ones."""
     mark = f"k8s_POD_{name}_{case.namespace}_"
     found = case.cluster.served.engine.api.containers(all=ended, filters={"name": mark})
     return {item["Id"] for item in found}

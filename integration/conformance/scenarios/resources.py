@@ -1,4 +1,4 @@
-"""Requests and limits, their change in place, memory that runs out, stats, and disks that are full."""
+"""Requests and limits, their change in place, out-of-memory kills, stats, and full disks."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ _CPU = "/sys/fs/cgroup/cpu.max" if _V2 else "/sys/fs/cgroup/cpu/cpu.cfs_quota_us
 
 @scenario()
 def limits_are_in_force(case: Case) -> None:
-    """As the container itself reads them."""
+    """As the container reads them."""
     case.run(pod("p", container(resources=_LIMITS)))
     assert int(case.exec("p", "cat", _MEMORY)) == 64 << 20
     assert case.exec("p", "cat", _CPU).split()[0] == "50000"
@@ -24,7 +24,7 @@ def limits_are_in_force(case: Case) -> None:
 
 @scenario()
 def limits_are_resized_in_place(case: Case) -> None:
-    """Up and down without a restart; the pod's status has the new ones."""
+    """Up and down without a restart; the pod's status shows the new limits."""
     case.run(pod("p", container(resources=_LIMITS)))
     before = case.status("p")["containerID"]
     for cpu, memory in (("700m", "96Mi"), ("300m", "80Mi")):
@@ -39,7 +39,7 @@ def limits_are_resized_in_place(case: Case) -> None:
 
 @scenario()
 def resize_restarts_where_the_pod_asks_for_it(case: Case) -> None:
-    """By resizePolicy."""
+    """According to resizePolicy."""
     policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
     case.run(pod("p", container(resources=_LIMITS, resizePolicy=policy)))
     _resize(case, {"limits": {"memory": "96Mi"}, "requests": {"memory": "96Mi"}})
@@ -90,7 +90,7 @@ def classes_of_pods_have_their_control_groups(case: Case) -> None:
 
 @scenario()
 def stats_of_pods_are_in_the_summary(case: Case) -> None:
-    """Processor and memory; the pods' network too when the stats are the server's."""
+    """CPU and memory; also the pod's network if the stats come from the server."""
     case.run(pod("p", container("sh", "-c", "while :; do :; done", resources={"limits": {"cpu": "100m"}})))
 
     def figures() -> dict[str, Any]:
@@ -128,7 +128,7 @@ def metrics_name_the_containers(case: Case) -> None:
 
 @scenario(needs=["crictl"])
 def crictl_has_stats_while_a_kubelet_polls(case: Case) -> None:
-    """Each call, though crictl wants two moments a second apart."""
+    """Each call succeeds, although crictl needs two samples a second apart."""
     case.run(pod("p"))
     endpoint = f"--runtime-endpoint=unix://{case.cluster.served.server.socket}"
     for verb in ("stats", "statsp"):
@@ -141,7 +141,7 @@ def crictl_has_stats_while_a_kubelet_polls(case: Case) -> None:
 
 @scenario(alone=True)
 def full_disk_evicts_its_pod(case: Case) -> None:
-    """The node says so, takes pods again later, and other pods go on."""
+    """The node reports DiskPressure and later accepts pods again; other pods keep running."""
     steady = case.run(pod("steady", container(resources=_LIMITS)))
     fill = f"dd if=/dev/zero of=/v/file bs=1M count={int(DISK_MIB * 0.75)}; sleep 3600"
     volume = {"name": "v", "emptyDir": {}}

@@ -8,7 +8,7 @@ from integration.conformance.scenario import Case, container, eventually, job_po
 
 @scenario()
 def process_runs_as_the_pod_asks(case: Case) -> None:
-    """User, group, further groups, and those of the container before those of the pod."""
+    """User, group and supplemental groups; settings of the container override the pod's."""
     own = {"securityContext": {"runAsUser": 1001, "runAsGroup": 1002}}
     spec = {"securityContext": {"runAsUser": 2001, "supplementalGroups": [3001]}}
     text = case.finish(job_pod("p", "sh", "-c", "id -u; id -g; id -G", container_fields=own, **spec))
@@ -27,7 +27,7 @@ def root_is_refused_where_it_must_not_be(case: Case) -> None:
 
 @scenario()
 def capabilities_are_added_and_dropped(case: Case) -> None:
-    """Read from the process itself."""
+    """According to the status of the process."""
     change = {"securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}}
     text = case.finish(job_pod("p", "grep", "CapEff", "/proc/self/status", container_fields=change))
     assert int(text.split()[1], 16) == 1 << 10
@@ -35,7 +35,7 @@ def capabilities_are_added_and_dropped(case: Case) -> None:
 
 @scenario()
 def root_file_system_is_read_only(case: Case) -> None:
-    """While volumes are not."""
+    """Volumes are not."""
     fields = {
         "securityContext": {"readOnlyRootFilesystem": True},
         "volumeMounts": [{"name": "v", "mountPath": "/v"}],
@@ -49,7 +49,7 @@ def root_file_system_is_read_only(case: Case) -> None:
 
 @scenario()
 def seccomp_profile_is_applied(case: Case) -> None:
-    """None, the runtime's, and one of the node that forbids a call."""
+    """Unconfined, the runtime's default, and a profile of the node that forbids a syscall."""
     profiles = case.cluster.disk / "seccomp"
     profiles.mkdir(exist_ok=True)
     forbid = {"names": ["chmod", "fchmod", "fchmodat"], "action": "SCMP_ACT_ERRNO"}
@@ -69,7 +69,7 @@ def seccomp_profile_is_applied(case: Case) -> None:
 
 @scenario()
 def sysctls_of_a_pod_are_set(case: Case) -> None:
-    """A safe one, and one that the kubelet allows; another is refused."""
+    """A safe sysctl, and one that the kubelet allows; another is refused."""
     sysctls = [
         {"name": "net.ipv4.ip_unprivileged_port_start", "value": "42"},
         {"name": "net.core.somaxconn", "value": "77"},
@@ -84,7 +84,7 @@ def sysctls_of_a_pod_are_set(case: Case) -> None:
 
 @scenario()
 def privileged_container_sees_the_devices(case: Case) -> None:
-    """And an ordinary one does not."""
+    """An ordinary container does not."""
     command = ("sh", "-c", "test -e /dev/kmsg && echo seen || echo hidden")
     ordinary = case.finish(job_pod("ordinary", *command))
     assert ordinary == "hidden\n"
@@ -102,7 +102,7 @@ def new_privileges_can_be_forbidden(case: Case) -> None:
 
 @scenario()
 def namespaces_of_the_host_can_be_shared(case: Case) -> None:
-    """Processes and IPC."""
+    """PID and IPC namespaces."""
     sees = container("sh", "-c", "cat /proc/1/comm", name="main")
     text = case.finish(pod("p", sees, hostPID=True, hostIPC=True, restartPolicy="Never"))
     assert text.strip() not in ("sh", "cat", "pause")
@@ -122,7 +122,7 @@ _IDS = 1 << 16
 
 @scenario(since=(1, 33))
 def pods_have_user_namespaces_of_their_own(case: Case) -> None:
-    """With ids of their own on the node, while volumes of all kinds have the owners that the pod asks for."""
+    """With separate ids on the node; volumes of all kinds have the owners that the pod asks for."""
     case.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"word": "open"}})
     case.kubectl.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"word": "hid"}})
     firsts = []

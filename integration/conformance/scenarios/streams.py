@@ -1,4 +1,4 @@
-"""exec, attach, cp, port-forward and logs, as kubectl does them."""
+"""exec, attach, cp, port-forward and logs, through kubectl."""
 
 import gzip
 import os
@@ -16,13 +16,13 @@ from integration.conformance.scenario import Case, container, eventually, pod, s
 
 _SECONDS = 60.0
 _FIRST_WITH_INTERVAL = (1, 30)
-"""Kubelet whose containerLogMonitorInterval can be set; it is 10 s before."""
+"""First kubelet with containerLogMonitorInterval; before, it was fixed at 10 s."""
 _SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 
 
 @scenario()
 def exec_gives_output_and_exit_code(case: Case) -> None:
-    """Each of its own: both outputs and the exit code."""
+    """Stdout and stderr separately, and the exit code."""
     case.run(pod("p"))
     done = case.kubectl.try_to("exec", "p", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.out, done.code) == ("out\n", 7)
@@ -31,7 +31,7 @@ def exec_gives_output_and_exit_code(case: Case) -> None:
 
 @scenario()
 def exec_takes_input(case: Case) -> None:
-    """To its end, by WebSocket and by SPDY."""
+    """To the end of the input, over WebSocket and over SPDY."""
     case.run(pod("p"))
     text = "line\n" * 100_000
     for environ in ({}, _SPDY):
@@ -41,7 +41,7 @@ def exec_takes_input(case: Case) -> None:
 
 @scenario()
 def exec_has_a_terminal(case: Case) -> None:
-    """With the size of the user's, and its keys."""
+    """With the size of the user's terminal, and its keys."""
     case.run(pod("p"))
     controller, terminal = pty.openpty()
     os.set_inheritable(terminal, True)
@@ -62,7 +62,7 @@ def exec_has_a_terminal(case: Case) -> None:
 
 @scenario()
 def attach_reaches_the_running_process(case: Case) -> None:
-    """What is typed is its input, and its output is shown."""
+    """Typed text is the input of the process, and its output is shown."""
     case.run(pod("p", container("sh", "-c", "while read line; do echo got $line; done; sleep 3600", stdin=True)))
     words = case.kubectl.words("attach", "-i", "p")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
@@ -80,7 +80,7 @@ def attach_reaches_the_running_process(case: Case) -> None:
 
 @scenario()
 def cp_copies_both_ways(case: Case) -> None:
-    """A megabyte of anything, there and back."""
+    """A megabyte of random bytes, there and back."""
     case.run(pod("p"))
     there, back = (case.cluster.home / f"{case.namespace}-{name}" for name in ("there", "back"))
     there.write_bytes(os.urandom(1 << 20))
@@ -91,7 +91,7 @@ def cp_copies_both_ways(case: Case) -> None:
 
 @scenario()
 def port_forward_reaches_a_port(case: Case) -> None:
-    """By WebSocket and by SPDY, several connections each, one after the other over the same forward."""
+    """Over WebSocket and over SPDY, with several successive connections over each forward."""
     listens = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
     case.run(pod("p", container("httpd", "-f", "-p", "8080", "-h", "/var/www", readinessProbe=listens)))
     for environ in ({}, _SPDY):
@@ -103,7 +103,7 @@ def port_forward_reaches_a_port(case: Case) -> None:
 
 @scenario()
 def logs_are_whole_and_in_order(case: Case) -> None:
-    """Of a container that prints a lot and ends."""
+    """Of a container that prints a lot and exits."""
     case.kubectl.apply(pod("p", container("seq", "1", "2000"), restartPolicy="Never"))
     eventually(lambda: case.phase("p") == "Succeeded")
     assert case.logs("p").split() == [str(number) for number in range(1, 2001)]
@@ -123,7 +123,7 @@ def logs_can_be_followed(case: Case) -> None:
 
 @scenario()
 def logs_are_rotated_without_a_loss(case: Case) -> None:
-    """The kubelet sees to their size; every line is in one of the files, in order."""
+    """The kubelet limits their size; every line is in one of the files, in order."""
     line = "x" * 200
     lines = 6 * LOG_FILE_BYTES // len(line)
     command = f"i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo $i {line}; sleep 0.02; done; sleep 3600"
@@ -133,14 +133,14 @@ def logs_are_rotated_without_a_loss(case: Case) -> None:
 
 
 def _logged(case: Case) -> list[int]:
-    """Return the numbers in all files of the log, the oldest first."""
+    """Return the numbers in all files of the log, oldest file first."""
     try:
         texts = [
             gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             for path in _log_files(case)
         ]
     except FileNotFoundError:
-        return []  # one was compressed just now
+        return []  # a file was compressed just now
     return [int(line.split()[3]) for text in texts for line in text.splitlines()]
 
 
@@ -180,7 +180,7 @@ def _forwarding(case: Case, name: str, port: int, environ: dict[str, str]) -> It
 
 
 class _Reader:
-    """Collects what comes from a descriptor."""
+    """Collects the bytes from a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.text = b""
@@ -191,4 +191,4 @@ class _Reader:
             while data := os.read(descriptor, 65536):
                 self.text += data
         except OSError:
-            return  # a terminal whose last user has gone
+            return  # the last user of the terminal has gone

@@ -1,4 +1,4 @@
-"""Volumes: what changes while a pod runs is seen inside it."""
+"""Volumes: changes while a pod runs are visible inside."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from integration.node import images
 _MOUNT = {"name": "v", "mountPath": "/v"}
 _FIRST_WITH_IMAGE_MOUNTS = 28
 _FIRST_WITH_PARTS_OF_IMAGES = (1, 33)
-"""Kubelet that takes the sub-path of an image."""
+"""First kubelet that supports the sub-path of an image."""
 
 
 def _configmap(name: str, **data: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _reads(case: Case, path: str) -> str:
 
 @scenario()
 def changed_configmap_is_seen_inside(case: Case) -> None:
-    """A changed value, a new key and one that is gone, without a restart."""
+    """A changed value, a new key and a removed key, without a restart."""
     case.kubectl.apply(_configmap("c", word="one", gone="soon"))
     case.run(_with_volume({"configMap": {"name": "c"}}))
     assert _reads(case, "/v/word") == "one"
@@ -44,7 +44,7 @@ def changed_configmap_is_seen_inside(case: Case) -> None:
 
 @scenario()
 def changed_secret_is_seen_inside(case: Case) -> None:
-    """With its mode, and not in any file of a disk."""
+    """With its mode, and on tmpfs only."""
     case.kubectl.apply(_secret("s", word="one"))
     case.run(_with_volume({"secret": {"secretName": "s", "defaultMode": 0o400}}))
     assert _reads(case, "/v/word") == "one"
@@ -76,7 +76,7 @@ def changed_projected_volume_is_seen_inside(case: Case) -> None:
 
 @scenario(alone=True)
 def renewed_token_is_seen_inside(case: Case) -> None:
-    """The kubelet asks for a new one when it has forgotten the old one, here over its restart."""
+    """The kubelet requests a new token when it has lost the old one, here through its restart."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     case.run(_with_volume({"projected": {"sources": [token]}}))
     before = _claims(_reads(case, "/v/token"))
@@ -95,7 +95,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 @scenario()
 def file_of_a_configmap_stays_as_it_was_mounted(case: Case) -> None:
-    """A single file (subPath) does not follow, as documented by Kubernetes."""
+    """A file mounted by subPath does not follow changes, as Kubernetes documents."""
     case.kubectl.apply(_configmap("c", word="one"))
     both = [_MOUNT, {"name": "v", "mountPath": "/one/word", "subPath": "word"}]
     case.run(pod("p", container(volumeMounts=both), volumes=[{"name": "v", "configMap": {"name": "c"}}]))
@@ -120,7 +120,8 @@ def environment_comes_from_everywhere(case: Case) -> None:
         "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}],
         "resources": {"limits": {"memory": "64Mi"}},
     }
-    case.run(pod("p", container("sh", "-c", "env; sleep 3600", **fields)))  # kubelet 1.27: no address once it has ended
+    # kubelet 1.27 shows no address of an ended pod
+    case.run(pod("p", container("sh", "-c", "env; sleep 3600", **fields)))
     text = case.logs("p")
     seen = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert seen["PLAIN"] == "is blue, not $(COLOUR)"
@@ -131,7 +132,7 @@ def environment_comes_from_everywhere(case: Case) -> None:
 
 @scenario()
 def changed_labels_are_seen_inside(case: Case) -> None:
-    """By the downward API's volume."""
+    """Through the downward API's volume."""
     items = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
     manifest = _with_volume({"downwardAPI": {"items": items}})
     manifest["metadata"]["labels"] = {"colour": "red"}
@@ -143,7 +144,7 @@ def changed_labels_are_seen_inside(case: Case) -> None:
 
 @scenario()
 def empty_directory_is_shared_and_bounded(case: Case) -> None:
-    """Two containers see the same files; one in memory has the size that was asked for."""
+    """Two containers see the same files; a volume in memory has the requested size."""
     memory = {"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}
     write = container("sh", "-c", "echo hello >/v/file; sleep 3600", volumeMounts=[_MOUNT], name="writer")
     limits = {"limits": {"memory": "64Mi"}}
@@ -157,7 +158,7 @@ def empty_directory_is_shared_and_bounded(case: Case) -> None:
 
 @scenario(since=(1, 31))
 def image_is_mounted_as_a_volume(case: Case) -> None:
-    """Read-only, whole or a part of it."""
+    """Read-only, whole or with a sub-path."""
     if int(case.cluster.served.engine.version.partition(".")[0]) < _FIRST_WITH_IMAGE_MOUNTS:
         raise Skipped("Docker mounts images from Engine 28 on")
     volume = {"name": "v", "image": {"reference": images.BUSYBOX, "pullPolicy": "IfNotPresent"}}
@@ -171,7 +172,7 @@ def image_is_mounted_as_a_volume(case: Case) -> None:
 
 @scenario()
 def mount_of_a_container_is_seen_by_another(case: Case) -> None:
-    """Bidirectional in one, HostToContainer in the other."""
+    """Bidirectional in one container, HostToContainer in the other."""
     place = case.cluster.home / case.namespace
     volume = {"name": "v", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
     mounts = container(
@@ -191,7 +192,7 @@ def mount_of_a_container_is_seen_by_another(case: Case) -> None:
 
 @scenario()
 def claimed_volume_keeps_its_data(case: Case) -> None:
-    """A persistent one of the node, from one pod to the next."""
+    """A persistent volume of the node, from one pod to the next."""
     place = case.cluster.home / case.namespace
     spec = {
         "capacity": {"storage": "1Mi"},
@@ -213,7 +214,7 @@ def claimed_volume_keeps_its_data(case: Case) -> None:
 
 @scenario()
 def group_of_the_pod_owns_its_volumes(case: Case) -> None:
-    """With fsGroup, and the processes belong to it."""
+    """With fsGroup; the processes are in the group too."""
     manifest = _with_volume({"emptyDir": {}})
     manifest["spec"]["securityContext"] = {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]}
     case.run(manifest)

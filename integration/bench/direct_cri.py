@@ -50,8 +50,7 @@ def _headers(path: str) -> bytes:
 def direct_cri(path: Path) -> Iterator[Cri]:
     """Connect to a CRI server, for one call at a time."""
     with DirectChannel(path) as channel:
-        # type: ignore[arg-type] # has the methods that stubs use
-        yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))
+        yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))  # type: ignore[arg-type] # all that stubs use
 
 
 class DirectChannel:

@@ -1,1 +1,1 @@
-"""Docker by hand on a node: what its commands do to the pods of the server."""
+"""Docker by hand on a node: how its commands affect the server's pods."""

@@ -1,4 +1,4 @@
-"""A pod, and the command line of its engine."""
+"""A pod, and the command line client of its engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from integration.pods.kubelet import Kubelet
 
 @pytest.fixture
 def hands(served: Served, images: Images, tmp_path: Path) -> Iterator[Hands]:
-    """Run a pod on the shared server; what a test left of it is removed, and strangers with it."""
+    """Run a pod on the shared server; remove it and all other containers at the end."""
     kubelet = Kubelet(served.cri, images.busybox)
     try:
         yield new_hands(served, kubelet, tmp_path)

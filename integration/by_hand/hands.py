@@ -1,4 +1,4 @@
-"""Docker's own command line on a node with a pod, and what is expected of that pod."""
+"""Docker's command line client on a node with a pod, and checks of that pod."""
 
 import os
 import shutil
@@ -17,14 +17,14 @@ from shim.api.v1 import api_pb2 as pb
 
 COMMAND_SECONDS = 120
 COUNT = ("sh", "-c", "trap 'exit 7' TERM; i=0; while :; do echo $i; i=$((i+1)); sleep 0.2 & wait $!; done")
-"""Counts up into its log, and ends with 7 on SIGTERM."""
+"""Counts up into its log, and exits with 7 on SIGTERM."""
 
 
 class DockerCli:
-    """The command line of an engine: its own, or an older one that asks for what both know."""
+    """The command line client of an engine, or an older one that negotiates the API version."""
 
     def __init__(self, engine: Engine, *, home: Path) -> None:
-        """`home` takes the settings that the command line writes."""
+        """Use `home` for the settings that the client writes."""
         path = os.pathsep.join(map(str, engine.binaries))
         found = shutil.which("docker", path=path)
         if found is None:
@@ -33,11 +33,11 @@ class DockerCli:
         self._environ = {"DOCKER_HOST": engine.url, "DOCKER_CONFIG": str(home), "DOCKER_BUILDKIT": "0"}
 
     def __call__(self, *words: str) -> str:
-        """Run `docker` with these words, and return what it prints. NodeError when it fails."""
+        """Run `docker` with these arguments, and return its output. Raises NodeError if it fails."""
         return run([self._program, *words], timeout=COMMAND_SECONDS, env=self._environ).strip()
 
     def refuses(self, *words: str) -> str:
-        """Return why Docker refuses a command."""
+        """Return Docker's error for a command that it must refuse."""
         try:
             said = self(*words)
         except NodeError as refused:
@@ -47,7 +47,7 @@ class DockerCli:
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """A pod with a container that counts, and the command line."""
+    """A pod with a counting container, and the command line client."""
 
     docker: DockerCli
     served: Served
@@ -56,58 +56,58 @@ class Hands:
     app: str
     """The id of the container."""
     before: NodeSnapshot
-    """What was there without the pod."""
+    """Snapshot of the node without the pod."""
     directory: Path
-    """For files of the test."""
+    """Directory for files of the test."""
 
     def status(self) -> pb.ContainerStatus:
         """Return the status of the container."""
         return self.served.cri.container_status(self.app)
 
     def wait_state(self, state: pb.ContainerState) -> pb.ContainerStatus:
-        """Wait until the container has a state, and return its status."""
+        """Wait until the container is in a state, and return its status."""
         wait_until(lambda: self.status().state == state)
         return self.status()
 
     def wait_ready(self, *, ready: bool) -> None:
-        """Wait until the pod is ready, or is not."""
+        """Wait until the pod is ready or not ready."""
         wanted = pb.SANDBOX_READY if ready else pb.SANDBOX_NOTREADY
         wait_until(lambda: self.served.cri.sandbox_status(self.pod.id).state == wanted)
 
     def wait_gone(self) -> None:
-        """Wait until the container is unknown, as a kubelet finds it."""
+        """Wait until the container is unknown to the kubelet."""
         wait_until(lambda: self.app not in self.listed())
         assert refusal(self.status)[0] is grpc.StatusCode.NOT_FOUND
 
     def listed(self) -> list[str]:
-        """Return the ids of the containers of the pod."""
+        """Return the ids of the pod's containers."""
         return [container.id for container in self.served.cri.containers(pod_sandbox_id=self.pod.id)]
 
     def assert_untouched(self) -> None:
-        """Check that pod and container are as they were, and answer."""
+        """Check that pod and container are unchanged, and answer."""
         assert self.served.cri.sandbox_status(self.pod.id).state == pb.SANDBOX_READY
         assert self.status().state == pb.CONTAINER_RUNNING
         assert self.listed() == [self.app]
         assert self.kubelet.inside(self.app, "echo here") == "here\n"
 
     def lines(self) -> list[int]:
-        """Return what the container has counted so far, from its CRI log."""
+        """Return the numbers in the container's CRI log so far."""
         path = Path(self.pod.config.log_directory) / "app-0.log"
         return [int(line.split(" ", 3)[3]) for line in path.read_text().split("\n")[:-1]]
 
     def wait_lines(self, more: int = 2) -> list[int]:
-        """Wait until the container has counted on, and return all it has counted."""
+        """Wait until the container has printed `more` numbers, and return all of its numbers."""
         there = len(self.lines())
         wait_until(lambda: len(self.lines()) >= there + more)
         return self.lines()
 
     def restart_server(self) -> None:
-        """Stop the server and start the next one."""
+        """Stop the server and start it again."""
         self.served.server.stop()
         self.served.restart()
 
     def next_container(self) -> str:
-        """Make what a kubelet makes in place of a container that has ended: the next attempt."""
+        """Create the next attempt, as a kubelet does after a container has exited."""
         return _counting(self.kubelet, self.pod, attempt=1)
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ class Hands:
 
 
 def new_hands(served: Served, kubelet: Kubelet, directory: Path) -> Hands:
-    """Run a pod with a container that counts."""
+    """Run a pod with a counting container."""
     before, docker = served.snapshot(), DockerCli(served.engine, home=directory / "docker")
     pod = kubelet.pod(log_directory=str(directory))
     app = _counting(kubelet, pod, attempt=0)
@@ -134,10 +134,10 @@ def _counting(kubelet: Kubelet, pod: Pod, *, attempt: int) -> str:
 
 
 def stranger(hands: Hands, image: str, *options: str) -> str:
-    """Run a container by hand that sleeps, and return its id."""
+    """Run a sleeping container by hand, and return its id."""
     return hands.docker("run", "--detach", *options, image, "sleep", "3600")
 
 
 def unused_image(prefix: str) -> str:
-    """Make up a reference that no other test uses."""
+    """Return a reference that no other test uses."""
     return f"test.example/{unused_name(prefix)}:v1"

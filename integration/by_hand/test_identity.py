@@ -1,4 +1,4 @@
-"""Once ours, ours: a renamed container stays of its pod, and a container of a user never becomes one of a pod."""
+"""Identity of containers: a renamed container stays in its pod, and a user's container never becomes part of a pod."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 
-def test_renamed_containers_stay_of_their_pod(hands: Hands) -> None:
+def test_renamed_containers_stay_in_their_pod(hands: Hands) -> None:
     for container in (hands.pod.id, hands.app):
         hands.docker("rename", container, unused_name("mine"))
     wait_until(lambda: "mine-" in hands.served.cri.runtime.ContainerStatus(verbose(hands.app)).info["info"])
@@ -37,8 +37,8 @@ def test_a_pod_with_renamed_containers_is_removed_without_a_stop(hands: Hands) -
     assert hands.before.added(hands.served.snapshot()) == []
 
 
-def test_a_container_that_has_the_name_of_another_does_not_stand_for_it(hands: Hands) -> None:
-    """Names that change places mislead nobody, and the next container gets a name of its own."""
+def test_swapped_names_do_not_confuse_the_server(hands: Hands) -> None:
+    """The next container gets a fresh name."""
     pod, app = docker_name(hands.served, hands.pod.id), docker_name(hands.served, hands.app)
     hands.docker("rename", hands.pod.id, "aside")
     hands.docker("rename", hands.app, pod)
@@ -53,7 +53,7 @@ def test_a_container_that_has_the_name_of_another_does_not_stand_for_it(hands: H
 
 @pytest.fixture
 def committed(hands: Hands) -> str:
-    """Make an image of the container: it has the labels of that."""
+    """Commit the container to an image, which inherits its labels."""
     image = unused_image("committed")
     hands.docker("commit", hands.app, image)
     assert "io.pydockershim.created-as" in hands.docker("image", "inspect", image)
@@ -71,7 +71,9 @@ def committed(hands: Hands) -> str:
     ],
     ids=["plain", "no init", "in the pod", "in the pod, with a name of it", "name"],
 )
-def test_a_container_of_a_committed_image_is_a_users(hands: Hands, committed: str, options: Sequence[str]) -> None:
+def test_a_container_of_a_committed_image_belongs_to_no_pod(
+    hands: Hands, committed: str, options: Sequence[str]
+) -> None:
     name = docker_name(hands.served, hands.app)
     hands.docker("rename", hands.app, "mine")
     given = [option.format(pod=hands.pod.id, name=name) for option in options]
@@ -91,8 +93,8 @@ def test_a_container_of_a_committed_image_is_a_users(hands: Hands, committed: st
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "ended"])
-def test_the_name_that_a_user_has_taken_is_left_to_the_user(hands: Hands, committed: str, runs: bool) -> None:
-    """A rename frees the name, a container of a committed image takes it: the next attempt of ours gets a suffix."""
+def test_a_name_taken_by_a_user_stays_with_the_user(hands: Hands, committed: str, runs: bool) -> None:
+    """A rename frees the name, and a container of a committed image takes it: the pod's next attempt gets a suffix."""
     name = docker_name(hands.served, hands.app)
     hands.docker("rename", hands.app, "mine")
     other = stranger(hands, committed, "--name", name)
@@ -101,7 +103,7 @@ def test_the_name_that_a_user_has_taken_is_left_to_the_user(hands: Hands, commit
     hands.served.cri.stop_container(hands.app)
     try:
         again = hands.kubelet.started(hands.pod, metadata=pb.ContainerMetadata(name="app"))
-        assert hands.listed() == [again]  # the renamed one was its earlier try
+        assert hands.listed() == [again]  # the renamed one was its earlier attempt
         assert docker_name(hands.served, again).startswith(f"{name}_")
         assert docker_name(hands.served, other) == name
     finally:
@@ -110,8 +112,8 @@ def test_the_name_that_a_user_has_taken_is_left_to_the_user(hands: Hands, commit
     hands.end()
 
 
-def test_a_container_of_version_0_1_stays_ours(hands: Hands, images: Images) -> None:
-    """Its HostConfig and labels do not have the name that it was created under."""
+def test_a_container_of_version_0_1_stays_in_its_pod(hands: Hands, images: Images) -> None:
+    """Its HostConfig and labels lack the name under which it was created."""
     api = hands.served.engine.api
     seen = api.inspect_container(hands.app)
     tags = {key: value for key, value in seen["Config"]["Labels"].items() if key != "io.pydockershim.created-as"}

@@ -1,4 +1,4 @@
-"""What `docker` shows of containers in user namespaces, and what it does to them: the table of docs/oci-runtime.md."""
+"""The output and effects of `docker` on containers in user namespaces: the table of docs/oci-runtime.md."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def docker(served: Served, tmp_path: Path) -> DockerCli:
 
 @pytest.fixture
 def app(kubelet: Kubelet) -> str:
-    """A container of a pod in a user namespace, with a file of a user."""
+    """A container of a pod in a user namespace, with a file owned by another user."""
     container = started(kubelet, pod_of(kubelet))
     kubelet.inside(container, f"echo mine > /root/mine; chown {IMAGE_USER} /root/mine")
     return container
@@ -47,7 +47,7 @@ def wait_state(kubelet: Kubelet, app: str, state: "pb.ContainerState") -> None:
 
 
 def owners(served: Served, app: str, path: str) -> dict[str, int]:
-    """Return the owners of files as `docker cp CONTAINER:PATH -` has them, by name."""
+    """Return the owners of files in the archive of `docker cp CONTAINER:PATH -`, by name."""
     stream, _ = served.engine.api.get_archive(app, path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
         return {member.name: member.uid for member in archive}
@@ -60,7 +60,7 @@ def test_inspect_names_the_runtime(docker: DockerCli, app: str) -> None:
     assert found["HostConfig"]["UsernsMode"] == "host"
 
 
-def test_exec_is_in_the_namespace_of_the_container(docker: DockerCli, app: str) -> None:
+def test_exec_runs_in_the_namespace_of_the_container(docker: DockerCli, app: str) -> None:
     assert docker("exec", app, "cat", "/proc/self/uid_map").split() == ["0", str(FIRST), str(SIZE)]
     assert docker("exec", "--user", str(IMAGE_USER), app, "id", "-u") == str(IMAGE_USER)
     assert docker("exec", app, "sh", "-c", "echo opened > /dev/stdout") == "opened"
@@ -71,7 +71,7 @@ def test_top_shows_ids_of_the_node(docker: DockerCli, app: str) -> None:
     assert docker("top", app, "-o", "pid,uid,comm").splitlines()[1].split()[1:] == [str(FIRST), "sleep"]
 
 
-def test_stats_are_shown(docker: DockerCli, app: str) -> None:
+def test_stats_count_the_processes(docker: DockerCli, app: str) -> None:
     assert docker("stats", "--no-stream", "--format", "{{.PIDs}}", app) == "1"
 
 
@@ -83,7 +83,7 @@ def test_update_changes_limits(docker: DockerCli, kubelet: Kubelet, app: str) ->
     assert is_in_its_namespace(kubelet, app)
 
 
-def test_paused_container_goes_on(docker: DockerCli, kubelet: Kubelet, app: str) -> None:
+def test_a_paused_container_continues(docker: DockerCli, kubelet: Kubelet, app: str) -> None:
     docker("pause", app)
     docker("unpause", app)
 
@@ -91,7 +91,7 @@ def test_paused_container_goes_on(docker: DockerCli, kubelet: Kubelet, app: str)
 
 
 @pytest.mark.parametrize("commands", [("restart --time 0",), ("kill", "start"), ("stop --time 0", "start")])
-def test_container_that_is_started_again_is_as_before(
+def test_a_restarted_container_is_in_its_namespace(
     docker: DockerCli, kubelet: Kubelet, app: str, commands: tuple[str, ...]
 ) -> None:
     for command in commands:
@@ -111,7 +111,7 @@ def test_copies_of_a_stopped_container_have_ids_of_the_container(served: Served,
     assert owners(served, app, "/root") == {"root": 0, "root/mine": IMAGE_USER}
 
 
-def test_what_is_copied_into_a_running_container_is_nobodys(
+def test_files_copied_into_a_running_container_belong_to_nobody(
     docker: DockerCli, kubelet: Kubelet, app: str, tmp_path: Path
 ) -> None:
     (tmp_path / "new").write_text("new\n")
@@ -121,7 +121,7 @@ def test_what_is_copied_into_a_running_container_is_nobodys(
     assert kubelet.inside(app, "stat -c %u /root/new; cat /root/new").split() == [str(NOBODY), "new"]
 
 
-def test_what_is_copied_into_a_stopped_container_has_its_owners(
+def test_files_copied_into_a_stopped_container_belong_to_root(
     docker: DockerCli, kubelet: Kubelet, app: str, tmp_path: Path
 ) -> None:
     (tmp_path / "new").write_text("new\n")
@@ -134,7 +134,7 @@ def test_what_is_copied_into_a_stopped_container_has_its_owners(
     assert kubelet.inside(app, "stat -c %u /root/new; cat /root/new").split() == ["0", "new"]
 
 
-def test_committed_image_has_the_owners_of_the_container(docker: DockerCli, app: str) -> None:
+def test_a_committed_image_keeps_the_owners(docker: DockerCli, app: str) -> None:
     image = unused_name("committed")
     docker("commit", app, image)
     try:
@@ -145,11 +145,11 @@ def test_committed_image_has_the_owners_of_the_container(docker: DockerCli, app:
         docker("rmi", image)
 
 
-def test_diff_of_a_running_container_takes_the_ids_of_the_node_for_changes(docker: DockerCli, app: str) -> None:
+def test_diff_of_a_running_container_lists_shifted_ids_as_changes(docker: DockerCli, app: str) -> None:
     assert {"A /root/mine", "C /etc/passwd"} <= {*docker("diff", app).splitlines()}
 
 
-def test_diff_of_a_stopped_container_names_what_has_changed(docker: DockerCli, app: str) -> None:
+def test_diff_of_a_stopped_container_lists_only_changes(docker: DockerCli, app: str) -> None:
     docker("kill", app)
 
     changed = docker("diff", app).splitlines()

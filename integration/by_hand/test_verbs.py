@@ -1,4 +1,4 @@
-"""Each command that changes something on the engine does to a pod what docs/by-hand.md says."""
+"""Each Docker command that changes the engine affects a pod as docs/by-hand.md says."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from integration.by_hand.verbs import VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=[f"{section}: {command}" for section, command in VERBS])
-def test_docker_by_hand(hands: Hands, verb: tuple[str, str]) -> None:
+def test_a_command_by_hand_affects_the_pod_as_documented(hands: Hands, verb: tuple[str, str]) -> None:
     VERBS[verb](hands)
     hands.end()

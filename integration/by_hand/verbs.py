@@ -1,4 +1,4 @@
-"""What people and tools do with Docker on a node of pods: each function does it, and checks what becomes of the pod.
+"""Docker commands of people and tools on a node: each function runs a command, and checks its effect on the pod.
 
 They are the rows of docs/by-hand.md, by section and command.
 """
@@ -26,7 +26,7 @@ _LIMIT = 64 << 20
 
 
 def verb(section: str, command: str) -> Callable[[Verb], Verb]:
-    """Enter a function as what a command does; the pod is stopped and removed after it, and nothing may be left."""
+    """Register a function for a command; afterwards the pod is stopped and removed, and nothing may be left."""
 
     def enter(function: Verb) -> Verb:
         VERBS[section, command] = function
@@ -83,7 +83,7 @@ def _pause(hands: Hands) -> None:
     assert "paused" in message
     hands.served.cri.stop_container(hands.app, timeout=10)
     ended = hands.status()
-    assert (ended.state, ended.exit_code) == (pb.CONTAINER_EXITED, 7)  # its trap has run: the signal has woken it
+    assert (ended.state, ended.exit_code) == (pb.CONTAINER_EXITED, 7)  # the signal has woken it, and its trap has run
 
 
 @verb(CONTAINER, "docker unpause")
@@ -168,7 +168,7 @@ def _commit(hands: Hands) -> None:
         hands.assert_untouched()
     finally:
         hands.docker("rm", "--force", other)
-    # For the CRI it is an image like any other.
+    # To the CRI it is an image like any other.
     ours = hands.kubelet.started(hands.pod, image=image, metadata=pb.ContainerMetadata(name="committed"))
     assert hands.kubelet.inside(ours, "echo here") == "here\n"
     hands.served.cri.remove_container(ours)
@@ -202,8 +202,8 @@ def _disconnect(hands: Hands) -> None:
 
 
 @verb(CONTAINER, "docker run --network container:")
-def _run_beside(hands: Hands) -> None:
-    """Look into the network of a pod with a tool, as people do."""
+def _run_in_network(hands: Hands) -> None:
+    """Inspect a pod's network with a tool in another container, as people do."""
     other = stranger(hands, hands.kubelet.image, "--network", f"container:{hands.pod.id}")
     try:
         wait_until(lambda: "eth0" in hands.docker("exec", other, "ip", "address"))
@@ -330,7 +330,7 @@ def _prune_pause(hands: Hands) -> None:
 
 
 def _built(hands: Hands, *, layers: int = 1) -> str:
-    """Build an image on that of the pod, and wait until the server knows it."""
+    """Build an image on the pod's image, and wait until the server knows it."""
     image = unused_image("built")
     (hands.directory / "Dockerfile").write_text(
         f"FROM {hands.kubelet.image}\n" + "".join(f"LABEL n{n}={image}\n" for n in range(layers))
@@ -374,7 +374,7 @@ def _tag(hands: Hands) -> None:
 
 @verb(ENGINE, "docker rmi --force")
 def _rmi(hands: Hands) -> None:
-    """Take the name of an image away that a container runs: the container goes on, and a kubelet pulls the next one."""
+    """Untag the image of a running container: the container keeps running, and a kubelet pulls for the next one."""
     image = _built(hands)
     user = hands.kubelet.started(hands.pod, image=image, metadata=pb.ContainerMetadata(name="user"))
     record = hands.served.cri.container_status(user)
@@ -405,7 +405,7 @@ def _image_prune(hands: Hands) -> None:
 
 @verb(ENGINE, "docker volume prune")
 def _volume_prune(hands: Hands) -> None:
-    """Keep the volume of an image for its container, also when that has ended."""
+    """Keep the volume of an image with its container, also after the container has exited."""
     image = unused_image("volume")
     (hands.directory / "Dockerfile").write_text(f"FROM {hands.kubelet.image}\nVOLUME /kept\n")
     hands.docker("build", "--quiet", "--tag", image, str(hands.directory))
@@ -455,7 +455,7 @@ def _system_prune(hands: Hands) -> None:
     wait_until(lambda: hands.listed() == [hands.app])
     hands.docker.refuses("network", "inspect", network)
     hands.assert_untouched()
-    # Its address is given back by the kubelet's Stop, as ever.
+    # Its address is released by the kubelet's StopPodSandbox, as always.
     assert hands.served.cri.sandbox_status(dead.id).state == pb.SANDBOX_NOTREADY
     hands.served.cri.stop(dead.id)
     hands.served.cri.remove(dead.id)
@@ -464,7 +464,7 @@ def _system_prune(hands: Hands) -> None:
 
 @verb(ENGINE, "docker compose up, docker compose down")
 def _compose(hands: Hands) -> None:
-    """Make what a project of compose is for Docker: a network and containers on it, with its labels."""
+    """Create the objects of a compose project: a network and containers on it, with compose's labels."""
     project = unused_name("shop")
     labels = ("--label", f"com.docker.compose.project={project}")
     network = hands.docker("network", "create", *labels, f"{project}_default")
@@ -496,7 +496,7 @@ def _reload(hands: Hands) -> None:
 
 @verb(ENGINE, "systemctl restart docker")
 def _restart_daemon(hands: Hands) -> None:
-    """Without live-restore all containers end; a kubelet makes the pod again."""
+    """Without live-restore all containers exit; a kubelet creates the pod again."""
     hands.served.engine.restart()
     hands.served.wait_answers()
     hands.wait_ready(ready=False)

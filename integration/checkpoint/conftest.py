@@ -1,4 +1,4 @@
-"""A server that finds a criu of the tests, and its pods."""
+"""A server that finds the criu of the tests, and its pods."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from integration.server import PROGRAM
 
 @pytest.fixture(scope="session")
 def shared_criu(node: Node) -> Criu:
-    """Make the script for all tests."""
+    """Create the script for all tests."""
     if node.criu is None:
         pytest.skip(node.criu_missing)
     return criu_in(new_home("criu"), node.criu)
@@ -24,7 +24,7 @@ def shared_criu(node: Node) -> Criu:
 
 @pytest.fixture
 def criu(shared_criu: Criu) -> Iterator[Criu]:
-    """Let one test replace the program."""
+    """Let a test replace the script."""
     yield shared_criu
     shared_criu.install()
 
@@ -45,7 +45,7 @@ def served(engine: Engine, images: Images, node: Node, shared_criu: Criu) -> Ite
 
 @pytest.fixture
 def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
-    """Make pods, which are removed at the end of the test."""
+    """Yield a kubelet whose pods are removed at the end of the test."""
     made = Kubelet(served.cri, images.busybox)
     yield made
     made.remove_all()

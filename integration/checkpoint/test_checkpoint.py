@@ -1,4 +1,4 @@
-"""A checkpoint is a whole archive of a container that goes on; without it nothing is left."""
+"""A checkpoint is a complete archive of a container, which keeps running; a failed checkpoint leaves nothing."""
 
 import io
 import json
@@ -25,20 +25,20 @@ COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i > /state; sleep 0.
 
 
 def checkpoint(served: Served, container: str, location: Path | str, *, timeout: int = 0) -> None:
-    """Ask for a checkpoint."""
+    """Request a checkpoint."""
     request = pb.CheckpointContainerRequest(container_id=container, location=str(location), timeout=timeout)
     served.cri.runtime.CheckpointContainer(request)
 
 
 def refused(served: Served, container: str, location: Path | str, *, timeout: int = 0) -> tuple[grpc.StatusCode, str]:
-    """Ask for a checkpoint, and return code and text of the refusal."""
+    """Request a checkpoint, and return code and text of the error."""
     with pytest.raises(grpc.RpcError) as caught:
         checkpoint(served, container, location, timeout=timeout)
     return caught.value.code(), str(caught.value.details())
 
 
 def started(kubelet: Kubelet, **fields: Any) -> str:
-    """Start a container that counts."""
+    """Start a counting container."""
     pod = kubelet.pod()
     made = kubelet.started(pod, "sh", "-c", COUNTER, **fields)
     wait_until(lambda: count(kubelet, made) > 2)
@@ -46,30 +46,32 @@ def started(kubelet: Kubelet, **fields: Any) -> str:
 
 
 def count(kubelet: Kubelet, container: str) -> int:
-    """Return how far a container has counted."""
+    """Return the current number of a container."""
     return int(kubelet.inside(container, "cat /state 2> /dev/null") or 0)
 
 
-def assert_goes_on(kubelet: Kubelet, container: str) -> None:
-    """Check that a container counts, and that its processes are those from before."""
+def assert_still_counting(kubelet: Kubelet, container: str) -> None:
+    """Check that a container is counting, in the same processes as before."""
     at = count(kubelet, container)
     wait_until(lambda: count(kubelet, container) > at + 2)
 
 
 def assert_nothing_left(served: Served, directory: Path) -> None:
-    """Check that no file of a checkpoint is there."""
+    """Check that no file of a checkpoint exists."""
     assert list(directory.iterdir()) == []
     assert list((served.dirs.state / "checkpointing").glob("*")) == []
 
 
 def members(location: Path) -> dict[str, bytes]:
-    """Return the content of an archive's files by name."""
+    """Return the contents of an archive's files by name."""
     with tarfile.open(location) as archive:
         files = {each.name: archive.extractfile(each) for each in archive}
         return {name: file.read() for name, file in files.items() if file is not None}
 
 
-def test_an_archive_is_whole_and_its_container_goes_on(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
+def test_an_archive_is_complete_and_its_container_keeps_running(
+    served: Served, kubelet: Kubelet, tmp_path: Path
+) -> None:
     container = started(kubelet)
     kubelet.inside(
         container, "echo written > /marker; rm /bin/wget; mkdir /d; ln /marker /d/linked; ln -s /marker /d/s"
@@ -77,7 +79,7 @@ def test_an_archive_is_whole_and_its_container_goes_on(served: Served, kubelet: 
     pid = served.cri.container_status(container)
     checkpoint(served, container, tmp_path / "c.tar")
     assert stat.S_IMODE((tmp_path / "c.tar").stat().st_mode) == 0o600
-    assert_goes_on(kubelet, container)
+    assert_still_counting(kubelet, container)
     assert served.cri.container_status(container) == pid
     found = members(tmp_path / "c.tar")
     assert {name for name in found if "/" not in name} == {
@@ -119,7 +121,7 @@ def test_checkpointctl_reads_an_archive(served: Served, kubelet: Kubelet, node: 
     assert found["statistics"]["pages_written"] > 0
 
 
-def test_a_container_goes_on_from_its_archive(
+def test_a_container_continues_from_its_archive(
     served: Served, kubelet: Kubelet, node: Node, criu: Criu, tmp_path: Path
 ) -> None:
     container = started(kubelet, **secured(namespace_options=pb.NamespaceOption(pid=pb.CONTAINER)))
@@ -168,7 +170,7 @@ def layer_file(layer: Path, name: str) -> bytes:
 
 
 def unpack_image(served: Served, container: str, root: Path) -> None:
-    """Unpack the root of a container's image."""
+    """Unpack the root file system of a container's image."""
     api = served.engine.api
     made = api.create_container(api.inspect_container(container)["Image"], ["-"])["Id"]
     try:
@@ -192,17 +194,17 @@ def apply_layer(layer: Path, root: Path) -> None:
 def test_a_container_with_a_terminal_can_be_checkpointed(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
     container = started(kubelet, tty=True)
     checkpoint(served, container, tmp_path / "c.tar")
-    assert_goes_on(kubelet, container)
+    assert_still_counting(kubelet, container)
 
 
 ECHO = """exec > /dev/null 2>&1
 nc -ll -p 9 -e cat &
 (until (while echo x; do sleep 0.1; done) | nc 127.0.0.1 9 > /echoed; do sleep 0.1; done) &
 """
-"""A script that connects to itself, and writes what comes back into a file, again until somebody listens."""
+"""A script that connects to itself, and copies the reply into a file; it retries until the listener is up."""
 
 
-def test_connections_outlive_a_checkpoint(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
+def test_connections_survive_a_checkpoint(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
     container = started(kubelet)
     kubelet.inside(
         container,
@@ -224,7 +226,7 @@ def test_the_log_is_in_the_archive(served: Served, kubelet: Kubelet, tmp_path: P
     assert (tmp_path / "logs/c.log").read_bytes().startswith(log)
 
 
-def test_what_cannot_be_done_is_refused_by_name(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
+def test_unsupported_requests_are_refused_with_the_reason(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
     container = started(kubelet)
     (tmp_path / "there").touch()
     assert refused(served, container, tmp_path / "there")[0] == grpc.StatusCode.ALREADY_EXISTS
@@ -236,7 +238,7 @@ def test_what_cannot_be_done_is_refused_by_name(served: Served, kubelet: Kubelet
     served.engine.api.pause(container)
     assert "it is paused" in refused(served, container, tmp_path / "c.tar")[1]
     served.engine.api.unpause(container)
-    assert_goes_on(kubelet, container)
+    assert_still_counting(kubelet, container)
     served.engine.api.kill(container)
     wait_until(lambda: served.cri.container_status(container).state == pb.CONTAINER_EXITED)
     assert "is not running" in refused(served, container, tmp_path / "c.tar")[1]
@@ -251,7 +253,7 @@ def test_a_container_in_a_user_namespace_is_refused(served: Served, kubelet: Kub
     assert "user namespace" in text
 
 
-def test_a_criu_that_does_not_run_here_is_named(served: Served, kubelet: Kubelet, criu: Criu, tmp_path: Path) -> None:
+def test_a_criu_that_does_not_run_is_reported(served: Served, kubelet: Kubelet, criu: Criu, tmp_path: Path) -> None:
     container = started(kubelet)
     criu.install("echo Error: the kernel is too new; exit 1")
     code, text = refused(served, container, tmp_path / "c.tar")
@@ -264,7 +266,7 @@ def test_a_criu_that_does_not_run_here_is_named(served: Served, kubelet: Kubelet
 SLOW = 'case "$1" in swrk) sleep 3;; esac'
 
 
-def test_a_timeout_leaves_the_container_and_no_file(
+def test_after_a_timeout_the_container_runs_and_no_file_is_left(
     served: Served, kubelet: Kubelet, criu: Criu, tmp_path: Path
 ) -> None:
     container = started(kubelet)
@@ -273,10 +275,10 @@ def test_a_timeout_leaves_the_container_and_no_file(
     assert refused(served, container, tmp_path / "c.tar", timeout=1)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 15
     assert_nothing_left(served, tmp_path)
-    assert_goes_on(kubelet, container)
+    assert_still_counting(kubelet, container)
 
 
-def test_the_end_of_the_server_leaves_the_container_and_no_file(
+def test_after_a_crash_of_the_server_the_container_runs_and_no_file_is_left(
     served: Served, kubelet: Kubelet, criu: Criu, tmp_path: Path
 ) -> None:
     container = started(kubelet)
@@ -288,5 +290,5 @@ def test_the_end_of_the_server_leaves_the_container_and_no_file(
     assert call.exception() is not None
     wait_until(lambda: list((served.dirs.state / "checkpointing").glob("*")) == [])
     served.revive()
-    assert_goes_on(kubelet, container)
+    assert_still_counting(kubelet, container)
     assert_nothing_left(served, tmp_path)

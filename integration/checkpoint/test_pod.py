@@ -1,4 +1,4 @@
-"""The containers of a pod go on in another pod, from a checkpoint of one moment."""
+"""The containers of a pod continue in another pod, from a checkpoint of one moment."""
 
 import shutil
 from collections.abc import Mapping
@@ -27,14 +27,14 @@ COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i > /state; sleep 0.
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A pod that was restored, and its containers by name."""
+    """A restored pod, and its containers by name."""
 
     pod: Pod
     containers: dict[str, str]
 
 
 class Migration:
-    """A pod, its checkpoint, and the pods that are made of it."""
+    """A pod, its checkpoint, and the pods restored from it."""
 
     def __init__(self, served: Served, kubelet: Kubelet, directory: Path, **fields: Any) -> None:
         self.served = served
@@ -56,13 +56,13 @@ class Migration:
         return name
 
     def counter(self, **fields: Any) -> str:
-        """Start a container that counts."""
+        """Start a counting container."""
         name = self.start("sh", "-c", COUNTER, **fields)
         wait_until(lambda: self.count(self.containers[name]) > 2)
         return name
 
     def count(self, container: str) -> int:
-        """Return how far a container has counted."""
+        """Return the current number of a container."""
         return int(self.kubelet.inside(container, "cat /state 2> /dev/null") or 0)
 
     def wait_past(self, container: str, number: int) -> None:
@@ -70,7 +70,7 @@ class Migration:
         wait_until(lambda: self.count(container) > number)
 
     def checkpoint(self, *names: str, **options: str) -> None:
-        """Have the containers checkpointed, all where none is named."""
+        """Checkpoint the named containers, by default all."""
         ids = [self.containers[name] for name in names or self.containers]
         request = pb.CheckpointPodRequest(
             pod_sandbox_id=self.pod.id, output_path=str(self.directory), container_ids=ids, options=options
@@ -93,7 +93,7 @@ class Migration:
         )
 
     def restore(self, *, start: bool = True, options: Mapping[str, str] | None = None) -> Restored:
-        """Make another pod of the checkpoint."""
+        """Restore the checkpoint as another pod."""
         request = self.request()
         request.options.update(options or {})
         made = self.served.cri.runtime.RestorePod(request)
@@ -105,7 +105,7 @@ class Migration:
         return Restored(Pod(made.pod_sandbox_id, request.config), containers)
 
     def assert_restores(self) -> Restored:
-        """Take the checkpoint, remove the pod, restore it, and check that each counter goes on."""
+        """Checkpoint and remove the pod, restore it, and check that each counter continues."""
         self.checkpoint()
         at = {name: self.written(name) for name in self.configs}
         self.remove()
@@ -115,14 +115,14 @@ class Migration:
         return restored
 
     def written(self, name: str) -> int:
-        """Return how far a container had counted at the checkpoint, by the file in its layer."""
+        """Return a container's number at the checkpoint, from the file in its layer."""
         place = list(self.configs).index(name)
         return int(layer_file(self.directory / str(place) / "rootfs-diff.tar", "state"))
 
 
 @pytest.fixture
 def migration(served: Served, kubelet: Kubelet, tmp_path: Path) -> Migration:
-    """Make a pod that can be migrated."""
+    """Create a pod to migrate."""
     return Migration(served, kubelet, tmp_path / "checkpoint")
 
 
@@ -132,7 +132,7 @@ def assert_no_files(served: Served) -> None:
         assert list((served.dirs.state / name).glob("*")) == []
 
 
-def test_containers_go_on_in_another_pod(served: Served, migration: Migration) -> None:
+def test_containers_continue_in_another_pod(served: Served, migration: Migration) -> None:
     first, second = migration.counter(), migration.counter()
     migration.kubelet.inside(
         migration.containers[first], "echo written > /marker; rm /bin/wget; mkdir /d; ln -s a /d/s"
@@ -168,7 +168,7 @@ def test_containers_go_on_in_another_pod(served: Served, migration: Migration) -
 
 CAP_SYS_RESOURCE = 24
 MASKED = "|".join(KUBELETS_PATHS["masked_paths"])
-"""The node's /dev/null is mounted on them at a restore, without Docker's options of the container's /dev."""
+"""Paths on which a restore mounts the node's /dev/null, without Docker's options of the container's /dev."""
 FACTS = r"""
 cut -d' ' -f5- /proc/self/mountinfo | sed 's/ - .*//; s/ \(master\|shared\):[0-9]*//' > /dev/shm/mounts
 grep -vE "^($MASKED) " /dev/shm/mounts | sort
@@ -177,7 +177,7 @@ grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)' /proc/1/status
 cat /proc/1/oom_score_adj; cut -d: -f1 /proc/1/cgroup; hostname; umask; cat /proc/1/limits
 stat -c '%A %u %g %t %T %n' /dev/*; readlink /proc/1/cwd; cat /proc/1/attr/current 2> /dev/null
 """
-"""What a container may do: its mounts with their options, rights and limits."""
+"""Prints the privileges of a container: its mounts with their options, rights and limits."""
 
 
 def has_capability(number: int) -> bool:
@@ -188,13 +188,13 @@ def has_capability(number: int) -> bool:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_restored_container_may_do_no_more_than_before(
+def test_a_restored_container_gains_no_privileges(
     served: Served, migration: Migration, tmp_path: Path, *, strict: bool
 ) -> None:
     fields: dict[str, Any] = {"namespace_options": OWN_PIDS, "readonly_rootfs": strict, "no_new_privs": strict}
     if strict:
         fields["supplemental_groups"] = [7]
-        if has_capability(CAP_SYS_RESOURCE):  # else criu cannot read the limits of other users' processes
+        if has_capability(CAP_SYS_RESOURCE):  # otherwise criu cannot read the limits of other users' processes
             fields["run_as_user"] = pb.Int64Value(value=1000)
         fields["capabilities"] = pb.Capability(drop_capabilities=["ALL"])
         fields["seccomp"] = pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)
@@ -231,7 +231,7 @@ def test_a_shared_process_namespace_is_restored(migration: Migration) -> None:
 ORPHAN = "(sh -c 'while :; do sleep 1; done' &); exec sleep 3600"
 
 
-def test_a_process_that_criu_would_leave_out_is_named(migration: Migration) -> None:
+def test_a_process_that_criu_would_omit_is_reported(migration: Migration) -> None:
     migration.start("sh", "-c", ORPHAN, **secured(namespace_options=pb.NamespaceOption(pid=pb.POD)))
     wait_until(lambda: "while" in migration.kubelet.inside(next(iter(migration.containers.values())), "ps -o args"))
     code, text = failed(migration.checkpoint)
@@ -248,7 +248,7 @@ def test_a_terminal_is_restored(served: Served, migration: Migration) -> None:
     wait_until(lambda: f"line {at + 2}\r\n".encode() in served.engine.api.logs(container))
 
 
-def test_volumes_are_those_of_the_new_pod(migration: Migration, tmp_path: Path) -> None:
+def test_a_restored_container_has_the_volumes_of_the_new_pod(migration: Migration, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     mount = pb.Mount(host_path=str(tmp_path / "empty"), container_path="/data")
     command = "exec 3>> /data/lines; i=0; while :; do i=$((i+1)); echo $i > /state; echo $i >&3; sleep 0.1; done"
@@ -257,7 +257,7 @@ def test_volumes_are_those_of_the_new_pod(migration: Migration, tmp_path: Path) 
     migration.checkpoint()
     at = migration.written(name)
     migration.remove()
-    # What a person who migrates a pod does: the volume goes along.
+    # The volume is moved too, as a person who migrates a pod does.
     shutil.copytree(tmp_path / "empty", tmp_path / "other")
     lines = (tmp_path / "other/lines").read_text().splitlines(keepends=True)
     (tmp_path / "other/lines").write_text("".join(lines[:at]))
@@ -280,7 +280,7 @@ def test_a_volume_of_an_image_is_restored(served: Served, migration: Migration) 
     assert "Read-only" in migration.kubelet.inside(container, "touch /image/x")
 
 
-def test_a_file_that_is_missing_in_a_volume_is_named_at_the_start(
+def test_a_missing_file_in_a_volume_is_reported_at_the_start(
     served: Served, migration: Migration, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -332,7 +332,7 @@ def test_a_hundred_mebibytes_of_memory_are_restored(migration: Migration) -> Non
     assert migration.count(restored.containers[name]) > 2
 
 
-def test_a_deleted_file_that_is_open_is_restored(migration: Migration) -> None:
+def test_a_deleted_open_file_is_restored(migration: Migration) -> None:
     script = (
         "echo kept > /tmp/f; exec 3< /tmp/f; rm /tmp/f; i=0; while :; do i=$((i+1)); echo $i > /state; sleep 0.1; done"
     )
@@ -363,7 +363,7 @@ def test_established_connections_are_closed_or_refused(served: Served, migration
     wait_until(lambda: migration.count(container) > at + 2)
 
 
-def test_a_restored_container_lives_as_any_other(served: Served, migration: Migration) -> None:
+def test_a_restored_container_behaves_like_any_other(served: Served, migration: Migration) -> None:
     name = migration.counter()
     restored = migration.assert_restores()
     container = restored.containers[name]
@@ -379,7 +379,7 @@ def test_a_restored_container_lives_as_any_other(served: Served, migration: Migr
     again.assert_restores()
 
 
-def test_a_paused_container_is_refused_and_the_others_go_on(served: Served, migration: Migration) -> None:
+def test_a_paused_container_is_refused_and_the_others_keep_running(served: Served, migration: Migration) -> None:
     _, second = migration.counter(), migration.counter()
     served.engine.api.pause(migration.containers[second])
     code, text = failed(migration.checkpoint)
@@ -390,12 +390,12 @@ def test_a_paused_container_is_refused_and_the_others_go_on(served: Served, migr
     assert list(migration.directory.iterdir()) == []
 
 
-def test_a_failure_of_criu_leaves_no_file_and_all_go_on(
+def test_a_failure_of_criu_leaves_no_file_and_all_containers_running(
     served: Served, migration: Migration, criu: Criu, tmp_path: Path
 ) -> None:
     migration.counter()
     migration.counter()
-    # The second container's dump fails.
+    # The dump of the second container fails.
     criu.install(f'case "$1" in swrk) mkdir {tmp_path}/first 2> /dev/null || exit 1;; esac')
     assert failed(migration.checkpoint)[0] == Code.FAILED_PRECONDITION
     assert (tmp_path / "first").exists()
@@ -406,21 +406,21 @@ def test_a_failure_of_criu_leaves_no_file_and_all_go_on(
 
 
 def failed(call: Any) -> tuple[grpc.StatusCode, str]:
-    """Return code and text of a call that fails."""
+    """Return code and text of a failed call."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value.code(), str(caught.value.details())
 
 
 def refused(migration: Migration, **fields: Any) -> tuple[grpc.StatusCode, str]:
-    """Ask for another pod of the checkpoint, with these fields of the request, and return the refusal."""
+    """Request another pod from the checkpoint, with these fields, and return the error."""
     request = migration.request()
     for field, value in fields.items():
         setattr(request, field, value)
     return failed(partial(migration.served.cri.runtime.RestorePod, request))
 
 
-def test_what_cannot_be_restored_is_refused_and_nothing_is_left(served: Served, migration: Migration) -> None:
+def test_impossible_restores_are_refused_and_leave_nothing(served: Served, migration: Migration) -> None:
     name = migration.counter()
     migration.counter()
     migration.checkpoint()
@@ -451,7 +451,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_is_left(served: Served, 
     migration.wait_past(migration.containers[name], migration.count(migration.containers[name]) + 1)
 
 
-def test_a_checkpoint_of_part_of_a_pod_leaves_the_others_alone(migration: Migration) -> None:
+def test_a_checkpoint_of_some_containers_does_not_affect_the_others(migration: Migration) -> None:
     first, second = migration.counter(), migration.counter()
     migration.checkpoint(second)
     migration.remove()
@@ -462,7 +462,7 @@ def test_a_checkpoint_of_part_of_a_pod_leaves_the_others_alone(migration: Migrat
     migration.wait_past(container, migration.count(container) + 2)
 
 
-def test_a_checkpoint_wants_an_empty_directory_and_containers_of_the_pod(
+def test_a_checkpoint_needs_an_empty_directory_and_containers_of_the_pod(
     kubelet: Kubelet, migration: Migration
 ) -> None:
     name = migration.counter()
@@ -480,7 +480,7 @@ def test_a_checkpoint_wants_an_empty_directory_and_containers_of_the_pod(
     assert list(migration.directory.iterdir()) == []
 
 
-def test_the_end_of_the_server_leaves_the_containers_and_no_file(
+def test_after_a_crash_of_the_server_the_containers_run_and_no_file_is_left(
     served: Served, migration: Migration, criu: Criu
 ) -> None:
     names = [migration.counter(), migration.counter()]

@@ -14,7 +14,7 @@ from integration.conformance.machine import commit
 from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, SUITES, Plan, plan
 from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
-from integration.node.engines import ENGINES, there
+from integration.node.engines import ENGINES, available
 from integration.node.isolation import Node, this_node
 from integration.nri_plugins import TOGETHER
 
@@ -32,7 +32,7 @@ def main() -> int:
         found = binaries.find(arguments.bin)
         planned = plan(
             found,
-            engines=arguments.engine or there(node),
+            engines=arguments.engine or available(node),
             suites=arguments.suite or DEFAULT_SUITES,
             gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
         )

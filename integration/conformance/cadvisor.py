@@ -2,9 +2,9 @@
 
 python -m integration.node run .venv/bin/python -m integration.conformance.cadvisor --bin DIRECTORY
 
-cAdvisor knows the containers of containerd. So a kubelet with default feature gates runs a static pod on containerd, and
-a kubelet with `PodAndContainerStatsFromCRI` runs it on the server. The names and labels of both at `/metrics/cadvisor`
-are kept in `METRICS`; a test compares docs/metrics.md with them.
+cAdvisor knows the containers of containerd. So a kubelet with default feature gates runs a static pod on containerd,
+and a kubelet with `PodAndContainerStatsFromCRI` runs it on the server. The names and labels of both at
+`/metrics/cadvisor` are kept in `METRICS`; a test compares docs/metrics.md with them.
 """
 
 import argparse
@@ -75,14 +75,7 @@ Labels = dict[Series, tuple[str, ...]]
 
 
 def main() -> int:
-    """Compare a kubelet's pod metrics from cAdvisor with its pod metrics from the server.
-
-python -m integration.node run .venv/bin/python -m integration.conformance.cadvisor --bin DIRECTORY
-
-cAdvisor knows the containers of containerd. So a kubelet with default feature gates runs a static pod on containerd,
-and a kubelet with `PodAndContainerStatsFromCRI` runs it on the server. The names and labels of both at
-`/metrics/cadvisor` are kept in `METRICS`; a test compares docs/metrics.md with them.
-"""
+    """Compare the metrics, print the table, and store it if requested."""
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:

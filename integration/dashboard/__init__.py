@@ -1,1 +1,1 @@
-"""Pictures of the dashboard: `record` has Prometheus watch a server at work, and the rest draws what it recorded."""
+"""Pictures of the dashboard: `record` runs Prometheus on a busy server, and the other modules draw its data."""

@@ -1,4 +1,4 @@
-"""Draw the dashboard from what was recorded: `make dashboard-pictures`."""
+"""Draw the dashboard from the recording: `make dashboard-pictures`."""
 
 from integration.dashboard.draw import picture
 from integration.dashboard.recording import ROOT, load, rows

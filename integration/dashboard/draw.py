@@ -1,4 +1,4 @@
-"""Rows of the dashboard as SVG: what Prometheus has answered, in panels that lie as those of Grafana do."""
+"""Rows of the dashboard as SVG: Prometheus's answers, in panels with Grafana's layout."""
 
 import html
 import itertools
@@ -9,7 +9,7 @@ from integration.dashboard.recording import Panel, Recording, Row, Series
 from integration.dashboard.scales import Scale, scale, text
 
 _COLUMN = 50
-"""Pixels of one of the 24 columns of the dashboard."""
+"""Width of one of the dashboard's 24 columns, in pixels."""
 _WIDTH = 24 * _COLUMN
 _GAP = 8
 _PADDING = 12
@@ -17,24 +17,24 @@ _TITLE = 28
 _STAT = 92
 _PLOT = 170
 _TIMES = 24
-"""Below a plot, for the marks of its axis."""
+"""Height below a plot for the marks of its time axis."""
 _VALUES = 74
-"""Left of it, for the same."""
+"""Width left of a plot for the marks of its value axis."""
 _ENTRY = 15
 _FIGURE = 70
-"""The width of a figure in a legend."""
+"""Width of a figure in a legend."""
 _LETTER = 6
-"""The width of a letter there, about."""
+"""Approximate width of a letter in a legend."""
 _CAPTION = 24
 _MINUTES = 60
 
 _LIGHT = ("1f62c4", "c4560a", "2b7f3a", "c4162a", "7d3fb5", "0b7f86", "8a5a1c", "c2347f", "6f7100", "5f6b76")
 _DARK = ("6ea8ff", "ff9a4a", "63c574", "ff7383", "c197f5", "4fc9d0", "d6a96a", "f58ac0", "c9c94a", "a5b1bd")
 _DASHES = ("none", "6 3", "2 2")
-"""Tell series of one colour from each other."""
+"""Dashes that distinguish series of the same colour."""
 
 _THRESHOLDS = {"green": 2, "orange": 1, "red": 3}
-"""Colours of numbers, as they stand in _LIGHT and _DARK."""
+"""Colours of numbers, as indices of _LIGHT and _DARK."""
 
 
 def _theme(background: str, panel: str, edge: str, ink: str, faint: str, colours: Sequence[str]) -> str:
@@ -58,7 +58,7 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a panel is, in pixels."""
+    """Position and size of a panel, in pixels."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A series of a panel: its name in the legend, its values, and the classes of its colour and dashes."""
+    """A series of a panel: its name in the legend, its values, and the CSS classes of its colour and dashes."""
 
     name: str
     series: Series
@@ -118,7 +118,7 @@ def _height(panel: Panel, recording: Recording) -> float:
 
 
 def _entries(panel: Panel, lines: Sequence[_Line]) -> int:
-    """Return how many entries of the legend lie below each other."""
+    """Return the number of rows in the legend."""
     return -(-len(lines) // _columns(panel, lines))
 
 
@@ -145,7 +145,7 @@ def _panel(panel: Panel, place: _Place, recording: Recording) -> Iterator[str]:
 
 
 def _number(panel: Panel, place: _Place, lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield the last value of the first series, or its name: there is one node."""
+    """Yield the last value of the first series, or its name; there is only one node."""
     if lines:
         value = lines[0].series.present[-1]
         shown, colour = _mapped(panel, value)
@@ -155,7 +155,7 @@ def _number(panel: Panel, place: _Place, lines: Sequence[_Line]) -> Iterator[str
 
 
 def _mapped(panel: Panel, value: float) -> tuple[str, str]:
-    """Return the text and the colour of a value, by the panel's mappings or else its unit and thresholds."""
+    """Return the text and colour of a value, from the panel's mappings or from its unit and thresholds."""
     defaults = panel.field_config["defaults"]
     for mapping in defaults["mappings"]:
         if found := mapping["options"].get(f"{value:g}"):
@@ -174,7 +174,7 @@ def _plot(panel: Panel, place: _Place, lines: Sequence[_Line], recording: Record
     axis = scale(max((max(line.series.present) for line in lines), default=0), panel.unit)
     yield from _value_axis(axis, left=left, top=top, width=width, height=height)
     yield from _time_axis(recording, left=left, top=top, width=width, height=height)
-    for line in reversed(lines):  # the first one is on top
+    for line in reversed(lines):  # the first series is on top
         path = _path(line.series.values, axis, left=left, top=top, width=width, height=height)
         yield f'<path class="l {line.classes}" d="{path}"/>'
 
@@ -187,7 +187,7 @@ def _value_axis(axis: Scale, *, left: float, top: float, width: float, height: f
 
 
 def _time_axis(recording: Recording, *, left: float, top: float, width: float, height: float) -> Iterator[str]:
-    """Yield the minutes, and a line with its number for each event."""
+    """Yield the minutes, and a numbered line for each event."""
     for minute in range(0, recording.seconds // _MINUTES + 1, 2):
         x = left + width * minute * _MINUTES / recording.seconds
         at_the_end = minute * _MINUTES == recording.seconds
@@ -199,7 +199,7 @@ def _time_axis(recording: Recording, *, left: float, top: float, width: float, h
 
 
 def _path(values: Sequence[float | None], axis: Scale, *, left: float, top: float, width: float, height: float) -> str:
-    """Return a path through the values: a gap where there is none, a point where there is one alone."""
+    """Return a path through the values, with gaps for missing values and points for isolated ones."""
     words: list[str] = []
     before: float | None = None
     for number, value in enumerate(values):
@@ -214,7 +214,7 @@ def _path(values: Sequence[float | None], axis: Scale, *, left: float, top: floa
 
 
 def _legend(panel: Panel, place: _Place, lines: Sequence[_Line]) -> Iterator[str]:
-    """Yield the names with the last and the largest value of each, as the panels ask for."""
+    """Yield the names with the last and the largest value of each, as the panels are configured."""
     columns, entries = _columns(panel, lines), _entries(panel, lines)
     width = (place.width - _PADDING) / columns
     top = place.y + _TITLE + _PLOT + _TIMES + 8

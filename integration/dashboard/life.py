@@ -1,4 +1,4 @@
-"""What happens on the node while it is recorded: what a kubelet asks all the time, and faults one after the other."""
+"""The life of the recorded node: a kubelet's periodic calls, and faults one after the other."""
 
 import os
 import signal
@@ -27,12 +27,12 @@ from shim.api.v1 import api_pb2 as pb
 
 SECONDS = 390
 SUBNET = "10.96.0.0/29"
-"""Addresses for five pods."""
+"""A range with addresses for five pods."""
 
 _PULLED = ("shop:1", "shop:2", "shop:3")
 _PULLED_BYTES = 16 << 20
 _WEB = "trap 'exit 0' TERM; while :; do echo 'GET / HTTP/1.1 200'; sleep 0.2 & wait $!; done"
-_DEAF = "sleep 3600"  # as process 1 it ignores SIGTERM: its end is that of the grace period
+_DEAF = "sleep 3600"  # as process 1 it ignores SIGTERM: the end of the grace period kills it
 _ENDS = "trap 'exit 0' TERM; echo begin; sleep 3600 & wait"
 _FLOOD = (
     "trap 'exit 0' TERM; for n in $(seq 30); do yes 'a line of many, one after the other' | head -n 8000; sleep 1; done"
@@ -41,12 +41,12 @@ _GRACE_SECONDS = 3
 _LIMIT = pb.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
 _OUTAGE_SECONDS = 45
 _FULL = 4
-"""Pods that are tried while there are addresses for fewer."""
+"""Pods that are attempted with too few free addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A node that is being recorded, and what has happened to it."""
+    """The recorded node, and its events so far."""
 
     served: Served
     references: Sequence[str]
@@ -56,14 +56,14 @@ class Life:
     events: list[Event] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=count)
     standing: list[str] = field(default_factory=list)
-    """Containers that stay."""
+    """Containers that stay for the whole recording."""
 
     def until(self, seconds: float) -> None:
-        """Wait for this moment of the recording."""
+        """Wait until this second of the recording."""
         self.over.wait(max(0.0, self.began + seconds - time.monotonic()))
 
     def note(self, what: str) -> None:
-        """Keep that this happens now."""
+        """Record an event now."""
         seconds = round(time.monotonic() - self.began)
         self.events.append(Event(seconds, what))
         print(f"{seconds:4} s: {what}", flush=True)
@@ -71,7 +71,7 @@ class Life:
     def pod(
         self, name: str, command: str, *, image: str = BUSYBOX, limits: pb.LinuxContainerResources | None = None
     ) -> tuple[str, str]:
-        """Run a pod with one container, and return the ids of both."""
+        """Run a pod with one container, and return both ids."""
         cri = self.served.cri
         name = f"{name}-{next(self.names)}"
         config = pod_config(name, log_directory=str(self.served.dirs.logs / name))
@@ -83,7 +83,7 @@ class Life:
         return sandbox, container
 
     def remove(self, sandbox: str, container: str) -> None:
-        """Remove a pod as a kubelet does, which asks for it again in the end."""
+        """Remove a pod as a kubelet does, which queries it once more at the end."""
         cri = self.served.cri
         cri.stop_container(container, timeout=_GRACE_SECONDS)
         cri.stop(sandbox)
@@ -94,7 +94,7 @@ class Life:
 
 
 def published(served: Served, node: Node, registry: Registry) -> list[str]:
-    """Push images with a layer of their own, and return their references. The engine does not keep them."""
+    """Push images with a unique layer, and return their references. The engine does not keep them."""
     api = served.engine.api
     references = []
     for name in _PULLED:
@@ -107,7 +107,7 @@ def published(served: Served, node: Node, registry: Registry) -> list[str]:
 
 
 def live(life: Life) -> None:
-    """Let all of it happen, for SECONDS. An error that is not the server's answer ends it."""
+    """Run the life of the node for SECONDS. Errors other than gRPC errors end it."""
     life.standing.extend(life.pod("web", _WEB)[1] for _ in range(2))
     loops: list[tuple[float, Callable[[], None]]] = [
         (1, lambda: _relist(life)),
@@ -124,7 +124,7 @@ def live(life: Life) -> None:
                 _check(running)
                 try:
                     step(life)
-                except grpc.RpcError as error:  # of a machine that is too busy; a test says what has no series
+                except grpc.RpcError as error:  # the machine is too busy; a test reports missing series
                     print(f"{step.__name__} has failed: {error}", flush=True)
             life.until(SECONDS)
         finally:
@@ -140,11 +140,11 @@ def _check(running: Sequence[Future[None]]) -> None:
 
 def _repeat(life: Life, seconds: float, action: Callable[[], None]) -> None:
     while not life.over.wait(seconds):
-        with suppress(grpc.RpcError):  # as in Docker's absence; the next time comes
+        with suppress(grpc.RpcError):  # as while Docker is down; the next turn follows
             action()
 
 
-# --- what a kubelet does ----------------------------------------------------------------------------------
+# --- the calls of a kubelet ------------------------------------------------------------------------------------
 
 
 def _relist(life: Life) -> None:
@@ -170,7 +170,7 @@ def _probe(life: Life) -> None:
 
 
 def _have_session(life: Life) -> None:
-    with suppress(NodeError, OSError):  # it is refused or ends early without Docker
+    with suppress(NodeError, OSError):  # without Docker the session is refused or ends early
         _session(exec_url(life.served.cri, life.standing[0], "uname"))
 
 
@@ -185,7 +185,7 @@ def _session(url: str) -> None:
 def _come_and_go(life: Life) -> None:
     cri = life.served.cri
     number = next(life.names)
-    for left in cri.sandboxes():  # of a turn that failed
+    for left in cri.sandboxes():  # left by a failed turn
         if left.metadata.name.startswith("job-"):
             cri.stop(left.id)
             cri.remove(left.id)
@@ -215,7 +215,7 @@ def _events_followed(life: Life) -> Iterator[None]:
         thread.join()
 
 
-# --- what is done to the node -----------------------------------------------------------------------------
+# --- faults of the node ---------------------------------------------------------------------------------------
 
 
 def _flood(life: Life) -> None:
@@ -233,7 +233,7 @@ def _run_out_of_memory(life: Life) -> None:
     reason = cri.container_status(container).reason
     life.remove(sandbox, container)
     if reason != "OOMKilled":
-        raise NodeError(f"the container without memory has ended as {reason}")
+        raise NodeError(f"the container that exceeded its memory limit ended with reason {reason}")
 
 
 def _run_out_of_addresses(life: Life) -> None:
@@ -249,7 +249,7 @@ def _run_out_of_addresses(life: Life) -> None:
         life.until(began + 10 * (turn + 1))
 
 
-def _pull_what_is_not_there(life: Life) -> None:
+def _pull_a_missing_image(life: Life) -> None:
     life.note("An image is pulled that the registry does not have, four times.")
     began = life.events[-1].seconds
     missing = pb.ImageSpec(image=life.references[0].rpartition(":")[0] + ":missing")
@@ -276,7 +276,7 @@ def _be_refused(life: Life) -> None:
             life.served.cri.exec(life.standing[0], "sleep", "60", timeout=1)
         url = exec_url(life.served.cri, life.standing[0], "true")
         _session(url)
-        with suppress(NodeError):  # it is refused
+        with suppress(NodeError):  # the session is refused
             _session(url)
         life.until(began + 8 * (turn + 1))
 
@@ -285,7 +285,7 @@ def _kill_log_process(life: Life) -> None:
     life.note("The process that writes container logs is killed.")
     process = log_process_of(life.served.server.daemon.pid)
     if process is None:
-        raise NodeError("there is no log process")
+        raise NodeError("no log process runs")
     os.kill(process, signal.SIGKILL)
 
 
@@ -293,7 +293,7 @@ _STEPS: tuple[tuple[float, Callable[[Life], None]], ...] = (
     (35, _flood),
     (80, _run_out_of_memory),
     (100, _run_out_of_addresses),
-    (145, _pull_what_is_not_there),
+    (145, _pull_a_missing_image),
     (190, _lose_docker),
     (265, _be_refused),
     (325, _kill_log_process),

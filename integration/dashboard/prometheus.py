@@ -17,16 +17,16 @@ from integration.node.daemon import Daemon
 from integration.node.registry import free_port
 
 SCRAPE_SECONDS = 15
-"""As prometheus.yml has it."""
+"""The scrape interval of prometheus.yml."""
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _ANSWER_SECONDS = 30.0
 _DIGITS = 4
-"""That are kept of a value: no picture shows more."""
+"""Significant digits kept of a value: no picture shows more."""
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -38,15 +38,15 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def version(self) -> str:
-        """Return its own version, without Debian's."""
+        """Return its version, without Debian's suffix."""
         return str(self.ask("status/buildinfo")["version"]).partition("+")[0]
 
     def has(self, query: str) -> bool:
-        """Whether there is a series now."""
+        """Whether a query has a series now."""
         return bool(self.ask("query", query=query)["result"])
 
     def series(self, query: str, *, start: float, step: int, points: int) -> list[Series]:
-        """Return what a query gives at each of the points, sorted by labels."""
+        """Return the series of a query with a value for each point, sorted by labels."""
         end = start + step * (points - 1)
         found = self.ask("query_range", query=query, start=start, end=end, step=step)["result"]
         made = [
@@ -61,7 +61,7 @@ class Prometheus:
 
 @contextmanager
 def running(program: Path, home: Path) -> Iterator[Prometheus]:
-    """Run one below `home` while the block runs."""
+    """Run a Prometheus below `home` while the block runs."""
     shutil.copytree(DASHBOARD.parent, home / "configuration")
     address = f"127.0.0.1:{free_port()}"
     daemon = Daemon(
@@ -97,7 +97,7 @@ def _aligned(found: list[tuple[float, str]], *, start: float, step: int, points:
 
 
 def _rounded(value: float) -> float | None:
-    if not math.isfinite(value):  # a quantile of nothing
+    if not math.isfinite(value):  # NaN: the quantile of an empty histogram
         return None
     kept = float(f"{value:.{_DIGITS}g}")
     return int(kept) if kept == int(kept) else kept

@@ -1,4 +1,4 @@
-"""Record what the dashboard shows of a node at work: `make dashboard-recording`, some eight minutes in isolation."""
+"""Record the dashboard's data for a node at work: `make dashboard-recording`, about eight minutes in isolation."""
 
 import sys
 import time
@@ -21,17 +21,17 @@ from tests.nri.plugin import connected
 
 ENGINE = "28"
 ADDRESS = "127.0.0.1:9180"
-"""That prometheus.yml scrapes."""
+"""The address that prometheus.yml scrapes."""
 LINK = "recorded0"
 _OF_PODS = ALL_EVENTS & ~VALIDATE.mask
-"""Events that the NRI plugin of the recording takes."""
+"""Events to which the NRI plugin of the recording subscribes."""
 
 
 def main() -> int:
-    """Record, and keep it."""
+    """Record, and store the recording."""
     node = this_node()
     if node is None:
-        print("record: it runs in isolation only: make dashboard-recording", file=sys.stderr)
+        print("record: runs only in isolation: make dashboard-recording", file=sys.stderr)
         return 1
     try:
         recording = record(node)
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def record(node: Node) -> Recording:
-    """Run all of it. NodeError when it cannot be set up."""
+    """Record the life of a node. Raises NodeError if setup fails."""
     home = new_home("recorded")
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, subnets=[SUBNET], link=LINK), {"type": "portmap", "capabilities": {}}
@@ -76,7 +76,7 @@ def record(node: Node) -> Recording:
 
 
 def recorded(prometheus: Prometheus, life: Life, *, start: float, docker: str) -> Recording:
-    """Return what Prometheus has of this life."""
+    """Return Prometheus's data for this life."""
     points = SECONDS // SCRAPE_SECONDS + 1
     return Recording(
         docker=docker.partition("+")[0],

@@ -1,4 +1,4 @@
-"""The panels of the dashboard, and what their queries answered while they were recorded."""
+"""The panels of the dashboard, and the recorded answers to their queries."""
 
 import json
 import re
@@ -12,30 +12,30 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "packaging/monitoring/dashboard.json"
 RECORDED = Path(__file__).with_name("recorded.json")
 RATE_INTERVAL = "1m"
-"""What Grafana takes for points 15 s apart, as they are scraped: four of them."""
+"""Grafana's value for points 15 s apart, the scrape interval: four of them."""
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One series: its labels, and a value at each step, None where there is none."""
+    """One series: its labels, and a value at each step, None if missing."""
 
     labels: dict[str, str]
     values: list[float | None]
 
     @property
     def present(self) -> list[float]:
-        """The values that are there."""
+        """The values that exist."""
         return [value for value in self.values if value is not None]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What was done to the node, and when, in seconds from the first point."""
+    """An event on the node, and its time in seconds from the first point."""
 
     seconds: int
     what: str
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has shown. `queries` has the series of each query of the dashboard, by the query as it is there."""
+    """The data of one run. `queries` maps each query, as written in the dashboard, to its series."""
 
     docker: str
     prometheus: str
@@ -47,23 +47,23 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> int:
-        """From the first point to the last."""
+        """Seconds from the first point to the last."""
         return self.step * (self.points - 1)
 
 
 class Target(msgspec.Struct, frozen=True, rename="camel"):
-    """One query of a panel, and how its series are named."""
+    """One query of a panel, and the format of its series' names."""
 
     expr: str
     legend_format: str
 
     def name(self, series: Series) -> str:
-        """Return the name of a series in the legend, as Grafana makes it."""
+        """Return the name of a series in the legend, as Grafana formats it."""
         return re.sub(r"\{\{(\w+)\}\}", lambda found: series.labels.get(found[1], ""), self.legend_format)
 
 
 class Panel(msgspec.Struct, frozen=True, rename="camel"):
-    """One panel, as far as it is drawn."""
+    """One panel; only the fields needed to draw it."""
 
     title: str
     type: str
@@ -74,12 +74,12 @@ class Panel(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def unit(self) -> str:
-        """The unit of its values, by Grafana's name."""
+        """The unit of its values, in Grafana's notation."""
         return str(self.field_config["defaults"]["unit"])
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of the dashboard, and its panels in their order."""
+    """A row of the dashboard, and its panels in order."""
 
     title: str
     panels: list[Panel]
@@ -92,7 +92,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows() -> list[Row]:
-    """Return the dashboard."""
+    """Return the rows of the dashboard."""
     found: list[Row] = []
     for panel in msgspec.convert(json.loads(DASHBOARD.read_text())["panels"], list[Panel]):
         if panel.type == "row":
@@ -111,17 +111,17 @@ def queries() -> Iterator[str]:
 
 
 def complete(query: str) -> str:
-    """Return a query with what Grafana puts in the places of its variables, when all nodes are chosen."""
+    """Return a query with Grafana's values for its variables when all nodes are selected."""
     return query.replace("$instance", ".*").replace("$__rate_interval", RATE_INTERVAL)
 
 
 def load() -> Recording:
-    """Return what is kept."""
+    """Return the stored recording."""
     return msgspec.json.decode(RECORDED.read_bytes(), type=Recording)
 
 
 def save(recording: Recording) -> None:
-    """Keep it, with a line for each series."""
+    """Store a recording, with a line for each series."""
     head = msgspec.to_builtins(recording)
     found = head.pop("queries")
     lines = [f"{_text(name)}: {_text(value)}," for name, value in head.items()]

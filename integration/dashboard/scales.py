@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MARKS = 4
-"""That an axis has at least, if its steps are neither too fine nor too coarse."""
+"""Approximate number of marks of an axis."""
 _DECIMAL_STEPS = (1, 2, 2.5, 5, 10)
 _SUFFIXES: dict[str, tuple[tuple[float, str], ...]] = {
     "none": ((1, ""),),
@@ -14,12 +14,12 @@ _SUFFIXES: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": ((1, " B"), (1 << 10, " KiB"), (1 << 20, " MiB"), (1 << 30, " GiB")),
     "s": ((1e-6, " µs"), (1e-3, " ms"), (1, " s"), (60, " min"), (3600, " h")),
 }
-"""Grafana's units by its names: from which value on which suffix is for a value divided by it."""
+"""Grafana's units: the suffix from each value on, for a number divided by that value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis: where it ends, and its marks with their text."""
+    """An axis: its end, and its marks with their texts."""
 
     top: float
     marks: Sequence[tuple[float, str]]
@@ -32,7 +32,7 @@ def text(value: float, unit: str) -> str:
 
 
 def scale(largest: float, unit: str) -> Scale:
-    """Return an axis from 0 on that has room for a value. All of its marks have one suffix."""
+    """Return an axis that begins at 0 and includes a value. All of its marks have the same suffix."""
     step = _step(largest or 1, binary=unit == "bytes")
     count = max(1, math.ceil(largest / step - 1e-9))
     divisor, suffix = _suffix(count * step, unit)

@@ -1,4 +1,4 @@
-"""Run a command isolated, with what the tests of the node image need: python -m integration.kind COMMAND."""
+"""Run a command in isolation, prepared for the tests of the node image: python -m integration.kind COMMAND."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from integration.node.prepare import prepare as prepare_node
 
 
 def main() -> int:
-    """Prepare, and return the exit status of the command."""
+    """Prepare the node image's parts, and return the exit status of the command."""
     try:
         return _run(sys.argv[1:])
     except NodeError as cause:

@@ -1,7 +1,7 @@
-"""Time of `kind create cluster` and memory of what runs the pods, beside a node whose pods are run by containerd.
+"""Time of `kind create cluster` and memory of the runtime, compared to a node with containerd.
 
-`make bench-kind BIN=directory`. The two are made of one base, with the same network, and clusters of them in turn. The
-base has the images of Kubernetes in its containerd, as a node image of kind has them.
+`make bench-kind BIN=directory`. Both images have the same base and the same network, and their clusters run in turn.
+The base has the images of Kubernetes in its containerd, like a node image of kind.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def _one(host: Host, image: str) -> tuple[Figures, Figures]:
 
 
 def table(what: str, containerd: Sequence[Figures], ours: Sequence[Figures]) -> Iterator[str]:
-    """Return the lines of a table of medians, with the least and the most; names keep their order."""
+    """Yield the lines of a table of medians, minima and maxima; names keep their order."""
     yield f"{what:36}" + "".join(f"{name:>24}" for name in _COLUMNS)
     for name in dict.fromkeys(name for figures in (*ours, *containerd) for name in figures):
         sides = [[figures[name] for figures in side if name in figures] for side in (containerd, ours)]
@@ -118,8 +118,10 @@ def _host(scratch: Path, imported: bool) -> Iterator[Host]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.kind.bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="clusters of each (%(default)s)")
-    parser.add_argument("--archives", action="store_true", help="images in archives that are loaded at the first boot")
+    parser.add_argument("--rounds", type=int, default=3, help="clusters of each image (%(default)s)")
+    parser.add_argument(
+        "--archives", action="store_true", help="keep images in archives, which are loaded at the first boot"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Clusters that the real kind makes of a node image."""
+"""Clusters that the real kind creates from a node image."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from integration.node.engine import Engine
 from integration.node.isolation import new_home
 
 CREATE = "kind create cluster"
-"""The step that is all of them."""
+"""The step that spans all others."""
 _NAME = "test"
 _SECONDS = 900
 _SHOWN_LINES = 100
-"""kubeadm ends with the addresses of its functions; the reason stands above them."""
-# Given to a shell as its input: as an argument, the words that pgrep searches would be on its own command line.
+"""kubeadm's errors end with the addresses of its functions; the reason stands above them."""
+# Given to a shell as its input: as an argument, pgrep would find the pattern on the shell's command line.
 _MEMORY = b"""\
 for p in $(pgrep -f 'pydockershim|shim.logs|^/usr/s?bin/dockerd|^/usr/bin/containerd'); do
     size=$(sed -n 's/^Pss: *\\([0-9]*\\) kB/\\1/p' /proc/$p/smaps_rollup) || continue
@@ -43,10 +43,10 @@ class Cluster:
     engine: Engine
     environ: dict[str, str]
     steps: dict[str, float] = field(default_factory=dict)
-    """Seconds of each step that `kind create cluster` announces, by its title."""
+    """Seconds of each step that `kind create cluster` prints, by its title."""
 
     def run(self, *words: str, stdin: bytes | None = None) -> str:
-        """Run a program of the host, such as kind or kubectl, and return its output; NodeError when it fails."""
+        """Run a program of the host, such as kind or kubectl, and return its output; raise NodeError if it fails."""
         done = subprocess.run(
             words, input=stdin, capture_output=True, check=False, timeout=_SECONDS, env={**os.environ, **self.environ}
         )
@@ -67,7 +67,7 @@ class Cluster:
         return self.run("kind", "get", "nodes", "--name", self.name).split()
 
     def diagnosis(self) -> str:
-        """Return what shows why a cluster is not as it should be."""
+        """Return output that helps to find why a cluster is broken."""
         script = "docker ps --all; for c in $(docker ps -aq --filter name=k8s_[ek]); do docker logs --tail 15 $c; done"
         kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf get pods,endpointslices -A -o wide"
         kubelet = "journalctl --no-pager --output=cat --lines=30 --unit=kubelet"
@@ -75,11 +75,11 @@ class Cluster:
         return "\n".join(self.run("docker", "exec", node, *words) for node in self.nodes())
 
     def wait_kube_proxy(self) -> None:
-        """Wait for the pods of kube-proxy, which are made after a node is Ready."""
+        """Wait for the pods of kube-proxy, which are created after a node is Ready."""
         self.kubectl("rollout", "status", "daemonset/kube-proxy", "-n", "kube-system", "--timeout=120s")
 
     def memory(self, node: str) -> dict[str, float]:
-        """Return the memory of what runs the pods of a node, in MB of proportional set size by program."""
+        """Return the memory of a node's runtime: MB of PSS by program."""
         sums: dict[str, float] = {}
         for line in self.run("docker", "exec", "-i", node, "sh", stdin=_MEMORY).splitlines():
             kilobytes, _, command = line.partition(" ")
@@ -113,7 +113,7 @@ class Cluster:
                 title, began = step_title(line), time.monotonic()
 
     def connect_nodes(self) -> None:
-        """Set the routes between the pods of the nodes, which is the work of a network add-on."""
+        """Set the routes between the pods of different nodes, which is the task of a network add-on."""
         items = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
         for node in items:
             for other in items:
@@ -128,7 +128,7 @@ class Cluster:
 
 
 def step_title(line: str) -> str:
-    """Return the words of a line by which kind announces a step, without its signs and names that change."""
+    """Return the title of a step that kind announces, without signs, numbers and names that vary."""
     return " ".join(re.sub(r"\(.*\)|\d\S*|[^ -~]|\.\.\.", " ", line).split())
 
 
@@ -142,9 +142,9 @@ def cluster(
     mounts: Sequence[dict[str, str]] = (),
     patches: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """Make a cluster by `kind create cluster`, print how long that takes, and delete it at the end.
+    """Create a cluster with `kind create cluster`, print the time, and delete the cluster at the end.
 
-    `config` is a file of packaging/kind, `mounts` are extraMounts of the first node, `patches` more of kubeadm's
+    `config` is a file of packaging/kind, `mounts` are extraMounts of the first node, `patches` are added to kubeadm's
     configuration.
     """
     home = new_home("cluster")
@@ -157,7 +157,7 @@ def cluster(
         settings["kubeadmConfigPatches"] = [
             each for each in settings["kubeadmConfigPatches"] if "criSocket" not in each
         ]
-    # There is no image of CoreDNS here, and no route to a registry.
+    # No image of CoreDNS and no route to a registry exist here.
     settings["kubeadmConfigPatches"].append("kind: InitConfiguration\nskipPhases: [preflight, addon/coredns]\n")
     (home / "cluster.yaml").write_text(yaml.safe_dump(settings))
     environ = host_environ(host.engine, programs=host.programs, client=host.client, home=home)

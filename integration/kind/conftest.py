@@ -1,6 +1,6 @@
-"""A node that has booted, shared by the tests of this folder.
+"""A booted node, shared by the tests of this folder.
 
-They are run by `make test-kind`, which prepares what the image is built from; elsewhere they are not collected.
+They are run by `make test-kind`, which prepares the parts of the image; elsewhere they are not collected.
 """
 
 import os
@@ -18,23 +18,23 @@ from integration.node.engine import program
 from integration.node.isolation import Node
 
 VARIABLE = "PYDOCKERSHIM_KIND"
-"""Where `python -m integration.kind` has put what it prepared: the archive of the base and the directory of wheels."""
+"""Paths that `python -m integration.kind` has prepared: the archive of the base, and the directory of wheels."""
 
 PROGRAMS_VARIABLE = "PYDOCKERSHIM_KIND_BIN"
-"""The directory of kind and Kubernetes, and the archive of what etcd and kube-proxy need, where BIN is given."""
+"""The directory of kind and Kubernetes, and the archive for etcd and kube-proxy; unset without BIN."""
 
 collect_ignore_glob = [] if VARIABLE in os.environ else ["test_*.py"]
 
 
 def prepared() -> Prepared:
-    """Return what was prepared."""
+    """Return the prepared parts."""
     base, wheels = map(Path, os.environ[VARIABLE].split(":"))
     return Prepared(base=base, wheels=wheels)
 
 
 @pytest.fixture(scope="session")
 def host(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """Run the Docker of the host, with the image of nodes that have Kubernetes."""
+    """Run the Docker of the host, with a node image that has Kubernetes."""
     engine = make_engine(node, "28", settings={"insecure-registries": ["172.16.0.0/12"]})
     engine.start()
     client = program("docker", node.stable.path)
@@ -70,7 +70,7 @@ def kind_node(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def node_with_containerd_store(kind_node: KindNode, tmp_path: Path) -> Iterator[KindNode]:
-    """Boot a second node whose Docker keeps its images in containerd."""
+    """Boot a second node whose Docker uses the containerd image store."""
     (tmp_path / "daemon.json").write_text(containerd_store())
     binds = [f"{tmp_path}/daemon.json:/etc/docker/daemon.json:ro"]
     with booted(KindNode(kind_node.engine, kind_node.docker, "kind-worker", binds=binds)) as made:

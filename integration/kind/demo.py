@@ -1,7 +1,7 @@
 """The node image, and a cluster of it: `make kind-image`, `make kind-demo`.
 
 python -m integration.kind.demo image   build the image on a node image of kind
-python -m integration.kind.demo run     make a cluster of it, run an image that was just built, call it, and clean up
+python -m integration.kind.demo run     create a cluster of it, run a freshly built image, call it, and clean up
 """
 
 import argparse
@@ -39,14 +39,14 @@ ENTRYPOINT ["/busybox", "httpd", "-f", "-p", "8080", "-h", "/www"]
 
 
 class Steps:
-    """Runs commands, and shows the time of each, with a sign of life in between."""
+    """Runs commands, and prints the duration of each and its progress."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self._environ = environ
         self._number = 0
 
     def command(self, title: str, *words: str, cwd: Path | None = None) -> str:
-        """Run a command to its end and return its output; NodeError with the end of it when it fails."""
+        """Run a command to its end and return its output; raise NodeError with the end of the output if it fails."""
         with self._timed(title):
             done = subprocess.run(
                 words, cwd=cwd, env=self._environ, capture_output=True, text=True, check=False, timeout=_SECONDS
@@ -75,7 +75,7 @@ class Steps:
 
 
 def main() -> int:
-    """Run one of the two, and return the exit status."""
+    """Run one of the verbs, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m integration.kind.demo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("verb", choices=["image", "run"])
@@ -84,8 +84,8 @@ def main() -> int:
     parser.add_argument(
         "--wheels",
         type=Path,
-        help="directory with the wheels of pydockershim and of all it needs (pip wheel --wheel-dir DIR .), made by the "
-        "Python version of the node image: where that has Docker and Python, no network is needed",
+        help="directory with the wheels of pydockershim and its dependencies (pip wheel --wheel-dir DIR .), made by "
+        "the Python version of the node image; if that image has Docker and Python, no network is needed",
     )
     given = parser.parse_args()
     path = os.pathsep.join(filter(None, [given.bin, os.environ["PATH"]]))
@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def missing_programs(names: Sequence[str], path: str) -> list[str]:
-    """Return those of the programs that are not on the search path."""
+    """Return the programs that are not on the search path."""
     return [name for name in names if shutil.which(name, path=path) is None]
 
 
@@ -114,7 +114,7 @@ def _check_programs(names: Sequence[str], path: str) -> None:
 
 
 def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
-    """Build the node image of this checkout, or of `wheels`, without a network."""
+    """Build the node image of this checkout, or without a network from `wheels`."""
     shutil.rmtree(_WHEELS, ignore_errors=True)
     alone = []
     if wheels is not None:
@@ -123,7 +123,7 @@ def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
         shutil.copytree(wheels, _WHEELS)
         alone = ["--network", "none", "--build-arg", "PIP_NO_INDEX=1"]
     else:
-        # With the setuptools of .venv, which are fetched otherwise each time.
+        # Uses the setuptools of .venv, which would otherwise be fetched each time.
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
         pip = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(_WHEELS), str(_CHECKOUT)]
         steps.command("wheel of this checkout", *pip)
@@ -132,10 +132,10 @@ def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
 
 
 def _demo(steps: Steps, *, node: str, wheels: Path | None) -> None:
-    if not steps.command(f"image {IMAGE}, if it is there", "docker", "images", "--quiet", IMAGE).strip():
+    if not steps.command(f"look for image {IMAGE}", "docker", "images", "--quiet", IMAGE).strip():
         build_image(steps, node=node, wheels=wheels)
-    if CLUSTER in steps.command("clusters that are there", "kind", "get", "clusters").split():
-        raise NodeError(f"cluster {CLUSTER} is there already: kind delete cluster --name {CLUSTER}")
+    if CLUSTER in steps.command("list clusters", "kind", "get", "clusters").split():
+        raise NodeError(f"cluster {CLUSTER} already exists: kind delete cluster --name {CLUSTER}")
     undo: list[Callable[[], object]] = []
     try:
         undo.append(lambda: steps.command("delete the cluster", "kind", "delete", "cluster", "--name", CLUSTER))
@@ -156,17 +156,17 @@ def _run_app(steps: Steps) -> None:
         (context / "index.html").write_text(f"{PAGE}\n")
         (context / "Dockerfile").write_text(_APP)
         steps.command("docker build a small web server", "docker", "build", "--tag", APP, scratch)
-    steps.command("kind load it into the node", "kind", "load", "docker-image", APP, "--name", CLUSTER)
+    steps.command("kind load the image into the node", "kind", "load", "docker-image", APP, "--name", CLUSTER)
     kubectl = ["kubectl", "--context", _CONTEXT]
-    # Made by a controller, which may not be as far when the node is Ready; without it a pod is refused.
+    # A controller creates the account, possibly after the node is Ready; without it a pod is refused.
     account = [*kubectl, "wait", "serviceaccount/default", "--for=create", "--timeout=60s"]
-    steps.command("wait for the account that pods have", *account)
+    steps.command("wait for the default service account", *account)
     create = [*kubectl, "run", "app", f"--image={APP}", "--port=8080", "--expose"]
-    steps.command("make a pod of it, and a Service", *create)
+    steps.command("create a pod and a Service", *create)
     ready = [*kubectl, "wait", "pod/app", "--for=condition=Ready", "--timeout=120s"]
     steps.command("wait until the pod is Ready", *ready)
     proxied = [*kubectl, "get", "--raw", "/api/v1/namespaces/default/pods/app:8080/proxy/"]
-    page = steps.command("call it", *proxied)
+    page = steps.command("call the pod", *proxied)
     if PAGE not in page:
         raise NodeError(f"the pod answered {page!r}")
     print(f"     {page.strip()}")

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[2]
 STAND_IN = "node.test/stand-in:1"
 NODE_IMAGE = "node.test/kind-node:1"
 PAUSE = "registry.k8s.io/pause:3.10"
-"""As the containerd of the node names it, and so not the default of the server."""
+"""The pause image of the node's containerd, which differs from the server's default."""
 VERSION = "v1.36.2"
 
 _STAND_IN_DOCKERFILE = """\
@@ -41,7 +41,7 @@ _IN_CONTEXT = ("Dockerfile", "packaging/kind/files", "packaging/systemd")
 
 
 def containerd_store() -> str:
-    """Return a daemon.json with which Docker keeps its images in containerd."""
+    """Return a daemon.json that selects the containerd image store."""
     settings = json.loads((CHECKOUT / "packaging/kind/files/etc/docker/daemon.json").read_text())
     return json.dumps(settings | {"features": {"containerd-snapshotter": True}, "storage-driver": "overlayfs"})
 
@@ -82,7 +82,7 @@ def _stand_in(node: Node, context: Path) -> Path:
 def build_context(
     api: docker.APIClient, context: Path, *, tag: str, target: str = "", buildargs: dict[str, str] | None = None
 ) -> None:
-    """Build an image of a directory, without a network."""
+    """Build an image from a directory, without a network."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(context, arcname=".")

@@ -1,7 +1,7 @@
-"""Node images with Kubernetes in them, from a directory of programs (`BIN=`) and the stand-in of a node image.
+"""Node images with Kubernetes, from a directory of programs (`BIN=`) and the stand-in of a node image.
 
-KUBERNETES stands for the node image of kind, CLUSTER_IMAGE is what `make kind-image` makes of it, CONTAINERD_IMAGE a
-node to compare with.
+KUBERNETES takes the role of kind's node image, CLUSTER_IMAGE is the result of `make kind-image` on it, and
+CONTAINERD_IMAGE is a node for comparisons.
 """
 
 import os
@@ -19,11 +19,11 @@ from integration.node.engine import Engine
 from integration.node.isolation import Node, new_home
 
 KUBERNETES = "node.test/kubernetes:1"
-"""The stand-in with Kubernetes: what `make kind-image` is given as NODE."""
+"""The stand-in with Kubernetes: the NODE of `make kind-image`."""
 CLUSTER_IMAGE = "node.test/kubernetes-node:1"
-"""The node image with a network that gives each node the pod CIDR of its Node, which is kindnet's work in kind."""
+"""The node image with a network that uses the Node's pod CIDR, as kindnet does in kind."""
 CONTAINERD_IMAGE = "node.test/containerd-node:1"
-"""The same with its containerd for the kubelet, as kind has it. The network is that of the stand-in."""
+"""The same image with containerd for the kubelet, as in kind, and the network of the stand-in."""
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
 PROGRAMS = ("kind", "kubectl", "kubeadm", "kubelet", "crictl", "etcd", *CONTROL_PLANE)
 _SECONDS = 900
@@ -137,7 +137,7 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A Docker of the host that has CLUSTER_IMAGE, and what clusters are made with."""
+    """A Docker of the host with CLUSTER_IMAGE, and everything needed to create clusters."""
 
     engine: Engine
     client: Path
@@ -145,7 +145,7 @@ class Host:
     programs: Path
     """The directory of kind and Kubernetes."""
     references: Sequence[str]
-    """Names of the images of Kubernetes, which Docker has."""
+    """Names of the images of Kubernetes in Docker."""
 
 
 def prepare_cluster_image(
@@ -159,9 +159,9 @@ def prepare_cluster_image(
     scratch: Path,
     imported: bool = False,
 ) -> list[str]:
-    """Build CLUSTER_IMAGE, and return the names of the images of Kubernetes, which Docker has then.
+    """Build CLUSTER_IMAGE, and return the names of the images of Kubernetes, which Docker then has.
 
-    The node has images as archives; `imported`: in its containerd, as a node image of kind.
+    The node has images as archives, or if `imported` in its containerd, like a node image of kind.
     """
     build_stand_in(engine.api, prepared=prepared, node=node, scratch=scratch)
     references = build_kubernetes(engine, client, programs=programs, tools=tools, scratch=scratch)
@@ -173,14 +173,14 @@ def prepare_cluster_image(
 
 
 def make_kind(engine: Engine, client: Path, *, target: str, programs: Path, wheels: Path) -> str:
-    """Run `make kind-image` or `make kind-demo` on KUBERNETES as a user does, and return what it prints."""
+    """Run `make kind-image` or `make kind-demo` on KUBERNETES as a user does, and return the output."""
     environ = host_environ(engine, programs=programs, client=client, home=new_home("user"))
     words = ["make", target, f"NODE={KUBERNETES}", f"BIN={programs}", f"ARGS=--wheels {wheels}"]
     return run(words, cwd=CHECKOUT, env=environ, timeout=_SECONDS)
 
 
 def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Path, scratch: Path) -> list[str]:
-    """Build KUBERNETES on STAND_IN: programs, the unit of the kubelet, and images, whose names are returned."""
+    """Build KUBERNETES on STAND_IN with programs, the kubelet's unit, and images, whose names are returned."""
     missing = [name for name in PROGRAMS if not (programs / name).exists()]
     if missing:
         raise NodeError(f"{programs} lacks {', '.join(missing)}")
@@ -191,7 +191,7 @@ def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Pat
     _copy(programs, inside / "bin", names=["etcd", *CONTROL_PLANE])
     for name in ("iptables", "ip6tables"):
         for verb in ("", "-save", "-restore"):
-            # Debian's alternatives, which are chosen when the package is installed and not when it is unpacked.
+            # Debian's alternatives, which are set when the package is installed, not when it is unpacked.
             (inside / "bin" / f"{name}{verb}").symlink_to("/usr/sbin/xtables-nft-multi")
     if _etcd_version(programs).startswith("3.5."):
         (inside / "bin/etcd").rename(inside / "bin/etcd-3.5")
@@ -208,7 +208,7 @@ def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Pat
     for reference in references:  # one image with all programs, under the name of each
         repository, _, tag = reference.rpartition(":")
         api.tag("node.test/programs:1", repository, tag)
-    loaded = [name for name in references if "/coredns:" not in name]  # a stand-in of it would run, and fail
+    loaded = [name for name in references if "/coredns:" not in name]  # a stand-in of CoreDNS would run, and fail
     _save(engine, client, loaded, context / "images/kubernetes.tar")
     (context / "kubelet.service").write_text(_KUBELET_UNIT)
     (context / "manifests").mkdir()
@@ -220,7 +220,7 @@ def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Pat
 
 
 def import_images(engine: Engine, client: Path) -> None:
-    """Bring the images of KUBERNETES into its containerd, as `kind build node-image` does, instead of archives."""
+    """Import the images of KUBERNETES into its containerd instead of archives, as `kind build node-image` does."""
     docker: list[str | Path] = [client, "--host", engine.url]
     words = ["--name=import", "--network=none", "--privileged", "--entrypoint=sh", KUBERNETES, "-c", _IMPORT]
     run([*docker, "run", *words], timeout=_SECONDS)
@@ -240,7 +240,7 @@ def build_cluster_image(engine: Engine, *, scratch: Path) -> None:
 
 
 def build_containerd_image(engine: Engine, *, scratch: Path) -> None:
-    """Build CONTAINERD_IMAGE, a node to compare with, on KUBERNETES."""
+    """Build CONTAINERD_IMAGE, a node for comparisons, on KUBERNETES."""
     context = scratch / "containerd"
     context.mkdir()
     (context / "config.toml").write_text(_CONTAINERD)
@@ -264,16 +264,16 @@ def _references(programs: Path, version: str) -> list[str]:
 def _etcd_version(programs: Path) -> str:
     found = re.search(r"etcd Version: (\S+)", run([programs / "etcd", "--version"], timeout=_SECONDS))
     if found is None:
-        raise NodeError(f"{programs / 'etcd'} does not say its version")
+        raise NodeError(f"{programs / 'etcd'} prints no version")
     return found[1]
 
 
 def _save(engine: Engine, client: Path, references: Sequence[str], target: Path) -> None:
-    # By the command line client: the SDK saves one name at a time.
+    # With the command line client: the SDK saves one name at a time.
     run([client, "--host", engine.url, "save", "--output", target, *references], timeout=_SECONDS)
 
 
 def host_environ(engine: Engine, *, programs: Path, client: Path, home: Path) -> dict[str, str]:
-    """Return the environment of a user of kind, whose Docker is this one."""
+    """Return the environment of a user of kind with this Docker."""
     path = os.pathsep.join([str(programs), str(client.parent), os.environ["PATH"]])
     return {"PATH": path, "DOCKER_HOST": engine.url, "KUBECONFIG": str(home / "kubeconfig")}

@@ -1,4 +1,4 @@
-"""A node of kind as `kind create cluster` starts one: a privileged container with systemd as its first process."""
+"""A kind node as `kind create cluster` starts it: a privileged container with systemd as process 1."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 NETWORK = "nodes"
-"""Not kind's own: the one that kind makes has IPv6, which it takes for granted where there is one of its name."""
+"""Not the name of kind's network: kind creates that with IPv6, and expects IPv6 in an existing network of its name."""
 _BOOT_SECONDS = 180
 """For a boot under load; on an idle machine it takes some seconds."""
 _COMMAND_SECONDS = 120
@@ -30,10 +30,10 @@ class KindNode:
 
     engine: Engine
     docker: Path
-    """Docker's command line client, which is what kind uses."""
+    """Docker's command line client, which kind uses."""
     name: str
     binds: Sequence[str] = ()
-    """Files of the host that it has instead of its own, as kind's extraMounts."""
+    """Files of the host mounted over the node's, like kind's extraMounts."""
     image: str = NODE_IMAGE
 
     def run(self, *words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -41,7 +41,7 @@ class KindNode:
         return self._cli("exec", "--interactive", "--privileged", self.name, *words, stdin=stdin)
 
     def output(self, *words: str, stdin: bytes = b"") -> str:
-        """Run a command in the node, which must succeed, and return its output."""
+        """Run a command in the node and return its output; raise NodeError if it fails."""
         done = self.run(*words, stdin=stdin)
         if done.returncode != 0:
             said = (done.stdout + done.stderr).decode(errors="replace")
@@ -72,7 +72,7 @@ class KindNode:
         self.wait_booted()
 
     def restart(self) -> None:
-        """Restart the container as `docker restart` does, and wait until its boot is complete."""
+        """Restart the container as `docker restart` does, and wait until the boot is complete."""
         self.engine.api.restart(self.name, timeout=10)
         self.wait_booted()
 
@@ -94,7 +94,7 @@ class KindNode:
             wait_until(lambda: _is_serving(cri), _BOOT_SECONDS)
 
     def diagnosis(self) -> str:
-        """Return what shows why a node is not as it should be."""
+        """Return output that helps to find why a node is broken."""
         commands: Sequence[Sequence[str]] = (
             ("systemctl", "--failed", "--no-pager"),
             ("systemctl", "list-jobs", "--no-pager"),
@@ -104,7 +104,7 @@ class KindNode:
 
     @contextmanager
     def cri(self) -> Iterator[Cri]:
-        """Connect to the server in the node, by way of the root of its first process."""
+        """Connect to the server in the node, through the root directory of its process 1."""
         pid = self.engine.api.inspect_container(self.name)["State"]["Pid"]
         with connected(Path(f"/proc/{pid}/root/run/cri-dockerd.sock")) as cri:
             yield cri

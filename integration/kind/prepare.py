@@ -1,8 +1,8 @@
-"""What is fetched while there is a network: a root file system of Debian packages, and wheels.
+"""Fetches what needs a network: a root file system of Debian packages, and wheels.
 
-`kindest/node` cannot be had where no registry is reached. The stand-in for it has what the layer needs of a node:
-systemd, containerd, Docker, iptables and Python, all of them Debian packages with their units, and like that image no
-D-Bus: runc asks systemd by its private socket. Newer programs of Docker lie over Debian 12's.
+`kindest/node` is unavailable without a registry. Its stand-in has the parts of a node that the image's layer needs:
+systemd, containerd, Docker, iptables and Python, all of them Debian packages with their units. Like that image it has
+no D-Bus: runc uses systemd's private socket. Newer programs of Docker replace Debian 12's.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What was fetched."""
+    """The fetched parts."""
 
     base: Path
     """Archive of the root file system."""
     wheels: Path
-    """Directory with the wheel of this checkout and those of all it depends on."""
+    """Directory with the wheels of this checkout and all its dependencies."""
 
 
 def prepare() -> Prepared:
-    """Make what is missing."""
+    """Create the missing parts."""
     return Prepared(base=ensure_base(), wheels=_ensure_wheels())
 
 
@@ -65,7 +65,7 @@ def ensure_base() -> Path:
 
 
 def ensure_tools() -> Path:
-    """Return an archive of the little that etcd and kube-proxy need around them."""
+    """Return an archive with the few programs that etcd and kube-proxy need."""
     tools = cache_directory() / f"kind-tools-{_digest(*TOOLS)}.tar"
     if not tools.exists():
         ensure_installed(["mmdebstrap"])

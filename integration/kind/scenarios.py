@@ -1,7 +1,7 @@
-"""The scenarios of `make conformance` for a kubelet, in a node of kind.
+"""The scenarios of `make conformance` for a kubelet, in a kind node.
 
-Those that stop the kubelet, the server or Docker, or count on the address and the name server of the cluster that `make
-conformance` makes, are left out: restarts in a node are tests of their own here.
+Some scenarios are left out: those that stop the kubelet, the server or Docker, for which this folder has separate
+tests, and those that need the address and the name server of the cluster in `make conformance`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ LEFT_OUT = frozenset(
     }
 )
 NAME = "node"
-"""The scenarios have the Node's name in paths of its API."""
+"""The scenarios have the Node's name in paths of the API."""
 PATCHES = (
     f"kind: InitConfiguration\nnodeRegistration: {{name: {NAME}}}\n",
     f"""\
@@ -86,7 +86,7 @@ class _Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """As much of `integration.conftest.Served` as these scenarios use."""
+    """The part of `integration.conftest.Served` that these scenarios use."""
 
     engine: _Engine
     server: _Server
@@ -114,7 +114,7 @@ class _Kubelet:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node as the scenarios see it: its directories by way of the root of its first process."""
+    """A node for the scenarios, with its directories through the root directory of its process 1."""
 
     home: Path
     root: Path
@@ -151,7 +151,10 @@ def _names() -> list[str]:
 
 
 def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path, note: str) -> Run:
-    """Run the scenarios on the node; `home` is a directory that it has at the same place, `note` is on the programs."""
+    """Run the scenarios on the node.
+
+    `home` is a directory with the same path in the node, `note` is a remark about the programs.
+    """
     made.kubectl("apply", "-f", "-", stdin=_ADMIN.encode())
     with _node(made, container, programs=programs, home=home) as node:
         cases = run_scenarios(cast("cluster.Cluster", node), only=selected(), say=print)
@@ -171,7 +174,7 @@ def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path, no
 
 
 def engine_name(info: Mapping[str, Any], version: str) -> str:
-    """Return which of ENGINES a Docker is, by what it says of itself."""
+    """Return the name in ENGINES of a Docker with this info and version."""
     in_containerd = any("io.containerd.snapshotter" in value for _, value in info.get("DriverStatus") or ())
     major, minor, *_ = version.split(".")
     found = f"{major}.{minor}" if major == "20" else f"{major}-containerd" if in_containerd else major

@@ -1,4 +1,4 @@
-"""Clusters that the real kind makes of the node image: `make test-kind BIN=directory`, see docs/kind.md."""
+"""Clusters that the real kind creates from the node image: `make test-kind BIN=directory`, see docs/kind.md."""
 
 import io
 import json
@@ -86,7 +86,7 @@ def leases(made: Cluster, node: str) -> int:
 
 
 def pods_with_address(made: Cluster, node: str) -> int:
-    """Return how many pods of a node have an address of their own."""
+    """Return the number of a node's pods with their own address."""
     listed = made.run("docker", "exec", node, "docker", "ps", "-q", "--filter", "name=^/k8s_POD_")
     modes = made.run("docker", "exec", node, "docker", "inspect", "-f", "{{.HostConfig.NetworkMode}}", *listed.split())
     return modes.split().count("none")
@@ -101,7 +101,9 @@ def pods_with_address(made: Cluster, node: str) -> int:
         ("cluster.yaml", 1, "ipv6"),
     ],
 )
-def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, number: int, family: str) -> None:
+def test_pods_work_and_survive_restarts_of_nodes(
+    host: Host, node: Node, tmp_path: Path, config: str, number: int, family: str
+) -> None:
     with cluster(host, config, family=family) as made:
         nodes = made.nodes()
         assert len(nodes) == number
@@ -112,7 +114,7 @@ def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, numb
         use_pods(made, nodes)
         for each in nodes:
             restart(made, each, number, f"docker restart {each}", partial(made.run, "docker", "restart", each))
-        if number == 1:  # several get addresses in the order of their start; kind's own entrypoint puts that right
+        if number == 1:  # several get addresses in the order of their start, which kind's own entrypoint corrects
             restart(made, nodes[0], number, "restart of the host's Docker", host.engine.restart)
         made.connect_nodes()
         addresses = 2 if family == "dual" else 1
@@ -128,7 +130,7 @@ def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, numb
     nothing_is_left(host)
 
 
-def test_the_demo(host: Host) -> None:
+def test_the_demo_runs_and_cleans_up(host: Host) -> None:
     said = make_kind(host.engine, host.client, target="kind-demo", programs=host.programs, wheels=prepared().wheels)
     print(said)
     assert "hello from a pod on Docker, in kind" in said
@@ -136,7 +138,7 @@ def test_the_demo(host: Host) -> None:
 
 
 @pytest.mark.parametrize("image", [CLUSTER_IMAGE, CONTAINERD_IMAGE])
-def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> None:
+def test_memory_compared_to_a_node_with_containerd(host: Host, tmp_path: Path, image: str) -> None:
     if image == CONTAINERD_IMAGE:
         build_containerd_image(host.engine, scratch=tmp_path)
     with cluster(host, "cluster.yaml", image=image) as made:
@@ -148,10 +150,13 @@ def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> 
 
 
 @pytest.mark.parametrize("store", ["overlay2", "containerd"])
-def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
+def test_the_scenarios_of_a_kubelet_pass(
+    host: Host, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
     home = new_home("scenarios")
     home.mkdir()
-    # Not shared with the host: Docker would then share /var as well, and the node's mounts in it outlive the node.
+    # Not shared with the host: Docker would then share /var as well, and the node's mounts there would outlive the
+    # node.
     mounts = [{"hostPath": str(home), "containerPath": str(home)}]
     if store == "containerd":
         (tmp_path / "daemon.json").write_text(containerd_store())
@@ -168,7 +173,7 @@ def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str, requ
 
 
 def restart(made: Cluster, node: str, number: int, what: str, action: Callable[[], object]) -> None:
-    """Have a node container restarted, and wait until each container of its pods is replaced by a ready one."""
+    """Restart a node container, and wait until each container of its pods is replaced by a ready one."""
     before = wait_until(lambda: ready_containers(made, node), SECONDS)
     began = time.monotonic()
     action()
@@ -177,7 +182,7 @@ def restart(made: Cluster, node: str, number: int, what: str, action: Callable[[
 
 
 def containers(made: Cluster, node: str) -> dict[str, str | None]:
-    """Return the id of each container of the pods of a node, None for one that is not ready."""
+    """Return the id of each container of a node's pods, None for containers that are not ready."""
     listed = json.loads(made.kubectl("get", "pods", "-A", "-o", "json", f"--field-selector=spec.nodeName={node}"))
     return {
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/{each['name']}": each["containerID"]
@@ -189,13 +194,13 @@ def containers(made: Cluster, node: str) -> dict[str, str | None]:
 
 
 def ready_containers(made: Cluster, node: str) -> dict[str, str | None]:
-    """Return the containers of a node when all are ready, else nothing; the API has that later than the node."""
+    """Return a node's containers if all are ready, else nothing; the API lags behind the node."""
     found = containers(made, node)
     return {} if None in found.values() else found
 
 
 def are_replaced(now: dict[str, str | None], before: dict[str, str | None]) -> bool:
-    """Whether all containers are there and ready, by other ids: until a kubelet has begun, the API has the old ones."""
+    """Whether all containers exist and are ready with new ids; the API shows the old ids until the kubelet starts."""
     return now.keys() == before.keys() and all(now[each] not in (None, before[each]) for each in before)
 
 
@@ -244,7 +249,7 @@ def in_url(address: str) -> str:
 
 
 def answers(made: Cluster, node: str, url: str) -> bool:
-    """Whether the page can be had in a node. The rules of a Service come some time after its pods are Ready."""
+    """Whether a node can fetch the page. The rules of a Service are set some time after its pods are Ready."""
     script = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
     try:
         return PAGE in made.run("docker", "exec", node, "python3", "-c", script)
@@ -267,7 +272,10 @@ def forward(made: Cluster, pod: str) -> None:
 
 
 def everything_runs(made: Cluster, number: int, node: str, before: dict[str, str | None]) -> bool:
-    """Whether all nodes and pods are Ready again, with new containers on a node. The API server itself may be away."""
+    """Whether all nodes and pods are Ready again, with new containers on a node.
+
+    The API server may be down meanwhile.
+    """
     try:
         statuses = made.kubectl("get", "nodes", "--no-headers").split()
         replaced = are_replaced(containers(made, node), before)
@@ -277,6 +285,6 @@ def everything_runs(made: Cluster, number: int, node: str, before: dict[str, str
 
 
 def show_memory(made: Cluster, nodes: list[str]) -> None:
-    """Print the memory of what runs the pods, in MB of proportional set size."""
+    """Print the memory of each node's runtime, in MB of PSS."""
     for each in nodes:
         print(each, ", ".join(f"{name} {size:.0f} MB" for name, size in sorted(made.memory(each).items())))

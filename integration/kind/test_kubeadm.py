@@ -1,4 +1,4 @@
-"""kubeadm by hand on two machines: each command of docs/kubeadm.md, with its configuration from that page."""
+"""kubeadm by hand on two machines: each command of docs/kubeadm.md, with the configuration of that page."""
 
 import os
 import re
@@ -40,12 +40,12 @@ file.write_text(json.dumps({**json.loads(file.read_text()), "insecure-registries
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Two machines that have a registry, of which Docker has loaded nothing yet."""
+    """Two machines with a registry, whose Docker has loaded no image yet."""
 
     first: KindNode
     second: KindNode
     ignored: str
-    """What kubeadm has to ignore here."""
+    """The flag for preflight errors that kubeadm must ignore here."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def machines(host: Host, node: Node) -> Iterator[Machines]:
         gateway = gateway_of(engine, NETWORK)
         undo.enter_context(registry_of_kubernetes(node, engine, host.references, address=f"{gateway}:80"))
         for each in made:
-            each.output("sysctl", "-w", "net.ipv4.ip_forward=1")  # Docker of these nodes leaves it alone
+            each.output("sysctl", "-w", "net.ipv4.ip_forward=1")  # Docker of these nodes does not set it
             use_registry(each, gateway)
         yield Machines(made[0], made[1], ignored_errors())
 
@@ -83,23 +83,23 @@ def registry_of_kubernetes(node: Node, engine: Engine, references: Sequence[str]
 
 
 def use_registry(machine: KindNode, address: str) -> None:
-    """Give the registry its name, and let nothing be there that kubeadm is to pull."""
+    """Point the name of the public registry to ours, and remove all images that kubeadm should pull."""
     machine.output("sh", "-c", f"echo {address} {_REGISTRY} >>/etc/hosts")
     machine.output("python3", "-c", _DAEMON)
     machine.output("sh", "-c", "docker rmi --force $(docker images --quiet registry.k8s.io/*)")
-    # A node of kind has the pause image of its containerd; here it is the server's default, which kubeadm pulls.
+    # A kind node has the pause image of its containerd; here it is the server's default, which kubeadm pulls.
     machine.output("sed", "-i", "/^pod_infra_container_image/d", "/etc/pydockershim/config.toml")
     machine.output("systemctl", "restart", "docker.service", "pydockershim.service")
     machine.wait_serving()
 
 
 def ignored_errors() -> str:
-    """Return the flag for what docs/kubeadm.md says of version 1 of control groups."""
+    """Return the flag that docs/kubeadm.md prescribes for cgroup v1."""
     return "" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "--ignore-preflight-errors=SystemVerification"
 
 
 def configuration() -> str:
-    """Return the page's configuration, with what it says of version 1 of control groups.
+    """Return the page's configuration, with its additions for cgroup v1.
 
     In a container kube-proxy may not set the kernel's number of connections.
     """
@@ -120,7 +120,7 @@ def containers(machine: KindNode, *, of: str = "^/k8s_") -> list[str]:
     return machine.output("docker", "ps", "--all", "--quiet", "--filter", f"name={of}").split()
 
 
-def test_each_command_of_the_page(machines: Machines) -> None:
+def test_each_command_of_the_page_works(machines: Machines) -> None:
     first, second = machines.first, machines.second
     ignored = [machines.ignored] if machines.ignored else []
     version = first.output("kubeadm", "version", "-o", "short").strip()
@@ -139,7 +139,7 @@ def test_each_command_of_the_page(machines: Machines) -> None:
     wait_until(lambda: ready(machines, 2), SECONDS)
     kubectl(machines, "wait", "pods", "-A", "-l", "k8s-app=kube-proxy", "--for=condition=Ready", "--timeout=180s")
 
-    before = containers(second, of="_kube-proxy")  # what stands for CoreDNS here ends again and again
+    before = containers(second, of="_kube-proxy")  # the stand-in of CoreDNS exits again and again
     assert len(before) == 2
     first.output("kubeadm", "upgrade", "apply", version, "--yes", *ignored)
     second.output("kubeadm", "upgrade", "node", *ignored)

@@ -1,4 +1,4 @@
-"""The node image: it boots, its Docker and server are as a kubelet needs them, and pods run, also over restarts."""
+"""The node image: it boots, Docker and the server suit a kubelet, and pods run and survive restarts."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ LEASES = "/var/lib/cni/networks/pods-bridge"
 
 @contextmanager
 def pod(cri: Cri, name: str, namespaces: pb.NamespaceOption | None = None) -> Iterator[tuple[str, str]]:
-    """Run a pod with a container in the group of pods; yield both ids, and remove what is there of it at the end."""
+    """Run a pod with a container in the cgroup of pods; yield both ids, and remove the pod at the end."""
     uid = uuid.uuid4().hex
     options = namespaces or pb.NamespaceOption()
     context = in_context(namespace_options=options)["linux"].security_context
@@ -43,7 +43,7 @@ def pod(cri: Cri, name: str, namespaces: pb.NamespaceOption | None = None) -> It
 
 
 def leases(node: KindNode) -> list[str]:
-    """Addresses that are given to pods."""
+    """Return the addresses that pods have."""
     return [name for name in node.output("sh", "-c", f"ls {LEASES} 2>/dev/null || true").split() if name[0].isdigit()]
 
 
@@ -54,14 +54,14 @@ def nothing_is_left(node: KindNode) -> None:
     assert node.output("ls", "/var/lib/pydockershim/sandboxes").split() == []
 
 
-def test_it_boots_without_a_failed_unit(kind_node: KindNode) -> None:
+def test_the_node_boots_without_a_failed_unit(kind_node: KindNode) -> None:
     assert kind_node.output("systemctl", "list-units", "--failed", "--plain", "--no-legend").strip() == ""
     for unit in ("docker.service", "containerd.service", "pydockershim.service"):
         assert kind_node.output("systemctl", "is-active", unit).strip() == "active", unit
     kind_node.output("test", "-e", "/var/lib/kind-images/loaded")
 
 
-def test_its_docker_is_as_a_kubelet_needs_it(kind_node: KindNode) -> None:
+def test_docker_is_configured_for_a_kubelet(kind_node: KindNode) -> None:
     info = kind_node.output("docker", "info", "--format", "{{.CgroupDriver}} {{.Driver}} {{.LiveRestoreEnabled}}")
 
     assert info.split() == ["systemd", "overlay2", "true"]
@@ -77,7 +77,7 @@ def test_the_images_of_the_node_are_in_docker(kind_node: KindNode) -> None:
 
 def test_images_in_the_containerd_of_the_node_are_loaded_as_well(kind_node: KindNode, node: Node) -> None:
     image = replace(busybox_image(node.busybox), reference="node.test/in-containerd:1")
-    # As `kind build node-image` brings them there.
+    # As `kind build node-image` does.
     words = ["--namespace=k8s.io", "images", "import", "--all-platforms", "--no-unpack", "--digests", "-"]
     kind_node.output("/usr/bin/ctr", *words, stdin=archive(image))
     assert kind_node.run("docker", "image", "inspect", image.reference).returncode != 0
@@ -106,7 +106,7 @@ def test_doctor_finds_nothing_wrong(kind_node: KindNode) -> None:
         assert re.search(f"^{line}", found, flags=re.MULTILINE), f"{line}\n{found}"
 
 
-def test_doctor_knows_a_server_whose_docker_is_down(kind_node: KindNode) -> None:
+def test_doctor_reports_a_server_whose_docker_is_down(kind_node: KindNode) -> None:
     kind_node.output("systemctl", "stop", "docker.socket", "docker.service")
     try:
         found = kind_node.run("pydockershim", "doctor").stdout.decode()
@@ -131,7 +131,7 @@ def test_a_pod_runs_below_the_slice_of_its_pod(kind_node: KindNode) -> None:
     nothing_is_left(kind_node)
 
 
-def test_a_pod_is_in_a_user_namespace_of_its_own(kind_node: KindNode) -> None:
+def test_a_pod_has_a_user_namespace(kind_node: KindNode) -> None:
     with kind_node.cri() as cri:
         wait_until(lambda: features(cri).user_namespaces)
         with pod(cri, "mapped", own_users()) as (_, container):
@@ -146,14 +146,14 @@ COMMANDS = [row[2] for row in (line.split("\t") for line in TABLE[2:]) if row[1]
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
-def test_what_kind_runs_in_a_node_succeeds(kind_node: KindNode, command: str) -> None:
+def test_commands_that_kind_runs_in_a_node_succeed(kind_node: KindNode, command: str) -> None:
     kind_node.output("mkdir", "-p", "/kind", "/etc/kubernetes/pki")
     done = kind_node.run(*shlex.split(command), stdin=b"any\n")  # an archive is not text
     assert done.returncode == 0, done.stderr
-    kind_node.wait_serving()  # one of them restarts containerd
+    kind_node.wait_serving()  # one of the commands restarts containerd
 
 
-def test_registries_that_are_set_up_for_containerd_are_named(kind_node: KindNode) -> None:
+def test_registries_configured_for_containerd_are_reported(kind_node: KindNode) -> None:
     kind_node.output("mkdir", "-p", "/etc/containerd/certs.d/localhost:5001")
     words = ["journalctl", "--no-pager", "-u", "registry-notice.service"]
 
@@ -183,7 +183,7 @@ def state_of(cri: Cri, container: str) -> int:
     return cri.container_status(container).state
 
 
-def test_a_loaded_image_is_one_of_dockers_and_can_have_another_name(kind_node: KindNode, node: Node) -> None:
+def test_a_loaded_image_is_in_docker_and_can_be_tagged(kind_node: KindNode, node: Node) -> None:
     image = replace(busybox_image(node.busybox), reference="node.test/app:1")
     words = ["ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "--snapshotter=overlayfs"]
     kind_node.output(*words, "-", stdin=archive(image))
@@ -214,7 +214,7 @@ def test_pods_run_on_the_containerd_image_store(node_with_containerd_store: Kind
     nothing_is_left(there)
 
 
-def test_pods_outlive_restarts_of_the_server_and_of_docker(kind_node: KindNode) -> None:
+def test_pods_survive_restarts_of_the_server_and_of_docker(kind_node: KindNode) -> None:
     with kind_node.cri() as cri, pod(cri, "survivor") as (sandbox, container):
         started = kind_node.output("docker", "inspect", "--format", "{{.State.StartedAt}}", container)
         kind_node.output("systemctl", "restart", "pydockershim.service")
@@ -238,7 +238,7 @@ def restart_host(node: KindNode) -> None:
 
 
 @pytest.mark.parametrize("restart", [KindNode.restart, restart_host], ids=["node", "host"])
-def test_after_a_restart_pods_of_before_are_over_and_give_their_address_back(
+def test_after_a_restart_old_pods_have_exited_and_release_their_address(
     kind_node: KindNode, restart: Callable[[KindNode], None]
 ) -> None:
     with kind_node.cri() as cri:

@@ -1,7 +1,7 @@
-"""kubeadm on a node without a network add-on: `--pod-network-cidr` and `cni_conf_template` alone make its pod network.
+"""kubeadm on a node without a network add-on: `--pod-network-cidr` and `cni_conf_template` create the pod network.
 
-The image of the nodes for clusters has the template, and no configuration for CNI. Nothing of kind is used but its way
-to boot a node: the commands are those of docs/kubeadm.md.
+The node image for clusters has the template, and no CNI configuration. From kind only the boot of a node is used: the
+commands are from docs/kubeadm.md.
 """
 
 import json
@@ -27,7 +27,7 @@ PAGE = "hello from a pod"
 KUBECONFIG = "--kubeconfig=/etc/kubernetes/admin.conf"
 SECONDS = 300.0
 READY = '.status.conditions[?(@.type=="Ready")].status'
-# No registry has CoreDNS here, and swap, control groups and kernel modules are those of the host.
+# No registry has CoreDNS here; swap, cgroups and kernel modules are the host's.
 SKIPPED = "--skip-phases=preflight,addon/coredns"
 _PODS = f"""\
 apiVersion: v1
@@ -76,7 +76,7 @@ def field(bare: KindNode, kind: str, name: str, path: str) -> str:
 
 
 def keep_conntrack(bare: KindNode) -> None:
-    """Have kube-proxy leave the kernel's number of connections alone: a node in a container may not set it."""
+    """Keep kube-proxy from setting the kernel's number of connections, which a node in a container may not do."""
     proxy = ("--namespace=kube-system", "--output=yaml", "configmap", "kube-proxy")
     written = kubectl(bare, "get", *proxy)
     assert "maxPerCore: null" in written
@@ -94,7 +94,7 @@ def leases(bare: KindNode) -> list[str]:
 
 
 def has_page(bare: KindNode, url: str) -> bool:
-    """Whether the page can be had from the node. Rules of a Service come some time after its pods are Ready."""
+    """Whether the node can fetch the page. The rules of a Service are set some time after its pods are Ready."""
     script = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
     return PAGE in bare.run("python3", "-c", script).stdout.decode()
 
@@ -107,7 +107,7 @@ def pod_has_page(bare: KindNode, pod: str, url: str) -> bool:
 
 
 def use_network(bare: KindNode) -> None:
-    """Reach a pod from the node and from pods, by each address it has, once it is Ready."""
+    """Once the pods are Ready, reach a pod from the node and from pods, by each of its addresses."""
     for pod in ("web", "client"):
         wait_until(lambda pod=pod: field(bare, "pod", pod, READY) == "True", SECONDS)  # type: ignore[misc]
     service = field(bare, "service", "web", ".spec.clusterIP")
@@ -124,9 +124,9 @@ def addresses(bare: KindNode) -> list[str]:
     return [field(bare, "pod", pod, ".status.podIP") for pod in ("web", "client")]
 
 
-def test_a_range_of_kubeadm_and_the_template_are_a_pod_network(bare: KindNode) -> None:
+def test_kubeadms_range_and_the_template_make_a_pod_network(bare: KindNode) -> None:
     assert bare.output("ls", "/etc/cni/net.d").split() == []
-    patch = '{"failCgroupV1": false}'  # for hosts of the tests; nothing where they have control groups of version 2
+    patch = '{"failCgroupV1": false}'  # for hosts of the tests with cgroup v1; no effect on v2
     bare.output("sh", "-c", f"mkdir /patches && echo {shlex.quote(patch)} >/patches/kubeletconfiguration.json")
 
     bare.output(

@@ -1,9 +1,9 @@
-"""A throwaway Kubernetes node: engines, plugins, images and a registry, walled off from the machine.
+"""A throwaway Kubernetes node: engines, plugins, images and a registry, isolated from the machine.
 
-packages     what Debian gives: host tools by apt, daemons unpacked into a cache without installing them
-isolation    namespaces of our own, so that the machine's Docker, network and /run stay as they are
+packages     Debian packages: host tools installed by apt, daemons unpacked into a cache
+isolation    namespaces that keep the machine's Docker, network and /run unchanged
 engine       one private dockerd
 registry     one private image registry
-images       the pause and test images, made without any registry
-host         the same preparations on the machine itself, for the demo
+images       the pause and test images, built without a registry
+host         the same setup on the machine itself, for the demo
 """

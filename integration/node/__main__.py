@@ -1,11 +1,11 @@
 """Set up a node from the command line.
 
 python -m integration.node prepare               fetch everything into the cache
-python -m integration.node engines               fetch the engines as well that not every run needs
+python -m integration.node engines               also fetch the engines that only some runs need
 python -m integration.node run [--disk] [--systemd] COMMAND
                                                  run a command in isolation with the node's tools
-python -m integration.node host COMMAND          run a command on this machine, with Docker and CNI set up
-python -m integration.node release               undo what a killed `host` left behind
+python -m integration.node host COMMAND          run a command on this machine, after setting up Docker and CNI
+python -m integration.node release               remove the leftovers of a killed `host`
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _carry_out(arguments: argparse.Namespace) -> int:
             for bundle in ON_DEMAND.values():
                 ensure_unpacked(bundle)
         case "run":
-            with redirect_stdout(sys.stderr):  # standard output is the command's, which may be a protocol
+            with redirect_stdout(sys.stderr):  # standard output belongs to the command, and may be a protocol
                 node = prepare(driver="systemd" if arguments.systemd else "cgroupfs")
             return run_isolated(arguments.command, node=node, on_disk=arguments.disk)
         case "host":
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     isolated = verbs.add_parser("run")
     isolated.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")
     isolated.add_argument(
-        "--systemd", action="store_true", help="control groups made by this machine's systemd, without a PID namespace"
+        "--systemd", action="store_true", help="let this machine's systemd create cgroups; no PID namespace"
     )
     for verb in (isolated, verbs.add_parser("host")):
         verb.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")

@@ -1,4 +1,4 @@
-"""Running commands of the machine, and showing the user what takes so long."""
+"""Runs commands of the machine, and prints progress."""
 
 import os
 import signal
@@ -12,15 +12,15 @@ from pathlib import Path
 _HEARTBEAT_SECONDS = 10.0
 _TAIL_LINES = 15
 _SLOWNESS = float(os.environ.get("PYDOCKERSHIM_SLOWNESS", "1"))
-"""How many times as long things may take, for machines that are emulated."""
+"""Factor by which timeouts are extended on emulated machines."""
 
 
 class NodeError(RuntimeError):
-    """The node cannot be set up; the message says what was tried and what it answered."""
+    """The node cannot be set up; the message names the failed step and its output."""
 
 
 def allowed(seconds: float) -> float:
-    """Return how long on this machine may take what takes `seconds` at most on others."""
+    """Return a timeout extended for this machine."""
     return seconds * _SLOWNESS
 
 
@@ -33,8 +33,8 @@ def run(
 ) -> str:
     """Run a command to its end and return its standard output.
 
-    `timeout` is in seconds, or what is `allowed` for them; `env` is added to our own environment. Raises NodeError
-    with the end of the output when the command is missing, too slow or fails.
+    `timeout` is in seconds and extended by `allowed`; `env` is added to this process's environment. Raises NodeError
+    with the end of the output if the command is missing, too slow or fails.
     """
     words = " ".join(os.fspath(word) for word in argv)
     try:
@@ -59,10 +59,10 @@ def run(
 
 
 def run_foreground(argv: Sequence[str]) -> int:
-    """Run a command that has the terminal, to its own end, and return its exit status.
+    """Run a command in the foreground to its end, and return its exit status.
 
-    Ctrl-C reaches it from the terminal, SIGTERM is passed on; both times it is the command that decides how
-    to end, and we clean up after it.
+    Ctrl-C reaches it from the terminal, and SIGTERM is forwarded. In both cases the command decides how to end, and the
+    caller cleans up afterwards.
     """
     child = subprocess.Popen(argv)
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
@@ -71,18 +71,18 @@ def run_foreground(argv: Sequence[str]) -> int:
 
 
 def exit_status(code: int) -> int:
-    """Return Python's code for an ended program as a shell's: a signal is 128 and its number, not negative."""
+    """Convert Python's code of an ended program to a shell's: 128 plus the number of a signal."""
     return code if code >= 0 else 128 - code
 
 
 def tail(text: str) -> str:
-    """Return the last lines of an output, enough to see why a program gave up."""
+    """Return the last lines of an output, enough to see why a program failed."""
     return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print a step with the time it took, and a sign of life every ten seconds in between."""
+    """Print a step and its duration, and its progress every ten seconds."""
     started = time.monotonic()
     over = threading.Event()
 

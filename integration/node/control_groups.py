@@ -1,11 +1,11 @@
-"""Control groups of an isolated run, by who makes them; the one thing that runs share with the machine."""
+"""Cgroups of an isolated run, the only resource that runs share with the machine."""
 
 import os
 from pathlib import Path
 from typing import Literal
 
 CgroupDriver = Literal["cgroupfs", "systemd"]
-"""Who makes the control groups of containers, as Docker names it: `native.cgroupdriver`."""
+"""Docker's cgroup driver: `native.cgroupdriver`."""
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "pydockershim-test-"
@@ -13,13 +13,14 @@ _SLICE = ".slice"
 
 
 def parent_here(driver: CgroupDriver) -> str:
-    """Return the parent for an isolated run of this process: an absolute path, or the name of a slice."""
+    """Return the cgroup parent for an isolated run of this process: an absolute path, or the name of a slice."""
     name = f"{_PREFIX}{os.getpid()}"
-    return f"/{name}" if driver == "cgroupfs" else name.replace("-", "_") + _SLICE  # a dash would make a level
+    # a dash would add a level to the slice
+    return f"/{name}" if driver == "cgroupfs" else name.replace("-", "_") + _SLICE
 
 
 def path_below(parent: str, *names: str) -> str:
-    """Return the path of a group below, as a kubelet names that of a pod: /kubepods.slice/kubepods-burstable.slice."""
+    """Return the path of a cgroup below `parent`, named as by a kubelet: /kubepods.slice/kubepods-burstable.slice."""
     if not parent.endswith(_SLICE):
         return "/".join((parent, *names))
     parts = [parent.removesuffix(_SLICE), *names]
@@ -27,32 +28,32 @@ def path_below(parent: str, *names: str) -> str:
 
 
 def path_of_container(parent: str, container: str) -> str:
-    """Return the path of the group that Docker makes for a container below `parent`, itself a path."""
+    """Return the path of the cgroup that Docker creates for a container below the path `parent`."""
     return f"{parent}/docker-{container}.scope" if parent.endswith(_SLICE) else f"{parent}/{container}"
 
 
 def sweep() -> None:
-    """Remove the groups of runs whose maker was killed before it could do so."""
+    """Remove the cgroups of runs that were killed before they could clean up."""
     for directory in _found(_PREFIX + "*"):
         if not Path("/proc", directory.name.removeprefix(_PREFIX)).exists():
             _remove_tree(directory)
 
 
 def remove(parent: str) -> None:
-    """Remove the groups at and below `parent` in every hierarchy; a slice goes with its last process."""
+    """Remove the cgroups at and below `parent` in every hierarchy; systemd removes a slice after its last process."""
     if not parent.endswith(_SLICE):
         for directory in _found(parent.strip("/")):
             _remove_tree(directory)
 
 
 def of_children() -> list[Path]:
-    """Return the groups of isolated runs that the main thread has started, and that have not ended."""
+    """Return the cgroups of isolated runs that the main thread has started and that are still running."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [group for child in children for group in _found(_PREFIX + child)]
 
 
 def _found(pattern: str) -> list[Path]:
-    # Version 2 has one hierarchy at the root, version 1 one per controller below it.
+    # Cgroup v2 has one hierarchy at the root, v1 one per controller below it.
     return [*_ROOT.glob(pattern), *_ROOT.glob(f"*/{pattern}")]
 
 

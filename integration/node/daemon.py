@@ -1,4 +1,4 @@
-"""A background program of the node: started, waited for until it answers, stopped or killed."""
+"""A background program of the node: start it, wait until it is ready, stop or kill it."""
 
 import os
 import signal
@@ -15,27 +15,27 @@ _KILL_SECONDS = 60
 
 
 class Child(Protocol):
-    """A process that was started: the part of `subprocess.Popen` that a Daemon needs."""
+    """A started process: the part of `subprocess.Popen` that a Daemon needs."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its pid."""
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs."""
 
     def wait(self, timeout: float) -> int:
-        """Wait for its end and return its exit code; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for its end and return its exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
 
     def send_signal(self, number: signal.Signals, /) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal unless the process has ended."""
 
 
 class Daemon:
     """One program with its log file.
 
-    It gets a session of its own: Ctrl-C in the terminal reaches the tests only, which then stop their daemons
-    in order. A daemon that outlives a killed test run ends with its namespaces (see `isolation`).
+    It has its own session: Ctrl-C in the terminal reaches only the tests, which then stop their daemons in order.
+    Daemons of a killed test run end with its namespaces (see `isolation`).
     """
 
     def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:
@@ -46,7 +46,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The running program's id; NodeError when it does not run."""
+        """The pid of the running program; raises NodeError if it is not running."""
         return self._started().pid
 
     @property
@@ -55,7 +55,10 @@ class Daemon:
         return self._child is not None and self._child.poll() is None
 
     def start(self, *, ready: Callable[[], bool], timeout: float) -> None:
-        """Start the program and return once `ready` says so; NodeError with its log when that never comes."""
+        """Start the program and return when `ready` is true.
+
+        Raises NodeError with the log if the program ends before, or after `timeout` seconds.
+        """
         self.spawn()
         try:
             self.wait_ready(ready, timeout=timeout)
@@ -66,7 +69,7 @@ class Daemon:
     def spawn(self) -> None:
         """Start the program without waiting for it."""
         if self.running:
-            raise NodeError(f"start {self.argv[0]}: it runs already")
+            raise NodeError(f"start {self.argv[0]}: already running")
         self._child = self._launch()
 
     def _launch(self) -> Child:
@@ -86,7 +89,7 @@ class Daemon:
         return self._child
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
-        """Return once `ready` says so; NodeError when the program ends first, or after `timeout` seconds."""
+        """Return when `ready` is true; raise NodeError if the program ends before, or after `timeout` seconds."""
         deadline = time.monotonic() + allowed(timeout)
         while not ready():
             if self.wait_ended(_TICK_SECONDS):
@@ -95,7 +98,7 @@ class Daemon:
                 raise NodeError(f"start {self.argv[0]}: no answer in time\n{self.log_tail()}")
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the program's own end; returns whether it came."""
+        """Wait up to `timeout` seconds for the program to end by itself; return whether it ended."""
         if self._child is None:
             return True
         try:
@@ -106,11 +109,11 @@ class Daemon:
         return True
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, SIGSTOP and SIGCONT included: a stopped daemon is one that hangs."""
+        """Send a signal; SIGSTOP makes a daemon that hangs."""
         self._started().send_signal(number)
 
     def stop(self, *, timeout: float) -> None:
-        """Ask the program to end, and kill it when it does not; nothing happens when it does not run."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds; does nothing if the program is not running."""
         if not self.running:
             self.wait_ended(0)
             return
@@ -120,7 +123,7 @@ class Daemon:
             self.kill()
 
     def kill(self) -> None:
-        """End the program at once, as a crash would."""
+        """Kill the program, as in a crash."""
         if self.running:
             self.signal(signal.SIGKILL)
         self.wait_ended(timeout=_KILL_SECONDS)

@@ -1,4 +1,4 @@
-"""A small file system in memory, which can be full."""
+"""A small file system in memory that can be filled."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ _MOUNT_SECONDS = 60
 
 
 class Disk:
-    """The file system of a state directory, in memory."""
+    """A state directory on a file system in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
-        """Have it while the block runs."""
+        """Mount the file system while the block runs."""
         run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "tmpfs", self._path], timeout=_MOUNT_SECONDS)
         try:
             yield
@@ -28,7 +28,7 @@ class Disk:
             unmount_all(self._path)
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the file system."""
         filler = self._path / "filler"
         subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], check=False, capture_output=True)
 

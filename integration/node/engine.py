@@ -1,4 +1,4 @@
-"""A private Docker Engine: dockerd with its own containerd, data, socket and log, in its own directory."""
+"""A private Docker Engine: dockerd with its own containerd, data, socket and log, in one directory."""
 
 import http
 import os
@@ -29,7 +29,7 @@ _STOP_SECONDS = 60
 _CALL_SECONDS = 60
 _PING_SECONDS = 5
 _CONTAINERD_TOO_SLOW = "timeout waiting for containerd to start"
-"""Why dockerd ends on a machine that stalls: it waits for 15 s, and has no setting for it."""
+"""Error with which dockerd exits on a stalling machine: it waits only 15 s, which is not configurable."""
 _REMOVED_BY_ANOTHER = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
 
 
@@ -37,10 +37,10 @@ class Engine:
     """One dockerd.
 
     `binaries` are searched for dockerd, containerd, its shim, runc and docker-init before the machine's PATH.
-    `cgroup_driver` makes the control groups of its containers, below `cgroup_parent`. `settings` go into its
-    daemon.json. Everything it writes is below `home`, which must not lie on an overlay file system and whose path must
-    be short (it holds unix sockets). It runs in the network namespace `netns`, with the environment variables that
-    belong to it, or else in ours; `environ` is added to our own environment.
+    `cgroup_driver` creates the cgroups of its containers, below `cgroup_parent`. `settings` are added to its
+    daemon.json. It writes only below `home`, which must not lie on an overlay file system, and whose path must be short
+    because it holds unix sockets. dockerd runs in the network namespace `netns`, with its environment variables, by
+    default in the current one; `environ` is added to this process's environment.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class Engine:
             "exec-root": str(self.home / "exec"),
             "pidfile": str(self.home / "dockerd.pid"),
             "cgroup-parent": self.cgroup_parent,
-            # Where systemd runs, Docker would ask it for cgroups; in most namespaces of ours it cannot be reached.
+            # On a machine with systemd, Docker would use systemd's cgroup driver, but most of our namespaces cannot
+            # reach systemd.
             "exec-opts": [f"native.cgroupdriver={self.cgroup_driver}"],
             "runtimes": ordered_runtime(self.home, orders=self.home / ORDERS),
             **extra,
@@ -90,32 +91,32 @@ class Engine:
 
     @property
     def api(self) -> docker.APIClient:
-        """A client of this engine, the newest API version both know; stays valid over a restart."""
+        """A client of this engine with the newest API version of both; it survives restarts of the engine."""
         if self._api is None:
             self._api = docker.APIClient(base_url=self.url, version="auto", timeout=int(allowed(_CALL_SECONDS)))
         return self._api
 
     @property
     def version(self) -> str:
-        """The engine's own version, such as 20.10.24."""
+        """The version of the engine, such as 20.10.24."""
         return str(self.api.version()["Version"])
 
     @property
     def has_containerd_store(self) -> bool:
-        """Whether images are containerd's, and not a graph driver's."""
+        """Whether it uses the containerd image store instead of a graph driver."""
         return self.name.endswith("-containerd")
 
     def cgroup_below(self, *names: str) -> str:
-        """Return the path of a control group below its parent, as a kubelet names that of a pod."""
+        """Return the path of a cgroup below its cgroup parent, named as by a kubelet."""
         return control_groups.path_below(self.cgroup_parent, *names)
 
     def cgroup_of(self, container: str, *, parent: str = "") -> str:
-        """Return the path of a container's control group, below the one that was asked for or its own parent."""
+        """Return the path of a container's cgroup below `parent`, by default below the engine's cgroup parent."""
         return control_groups.path_of_container(parent or self.cgroup_below(), container)
 
     @property
     def log(self) -> Path:
-        """The file with dockerd's and containerd's messages."""
+        """The log file of dockerd and containerd."""
         return self.daemon.log
 
     def start(self) -> None:
@@ -130,17 +131,17 @@ class Engine:
                     raise
 
     def stop(self) -> None:
-        """Stop dockerd in order; its containers stop with it, as Docker does without live-restore."""
+        """Stop dockerd; its containers stop too, unless live-restore is on."""
         self.daemon.stop(timeout=_STOP_SECONDS)
 
     def restart(self) -> None:
-        """Stop and start again, on the same data and socket."""
+        """Stop and start it with the same data and socket."""
         self.stop()
         self.start()
 
     @contextmanager
     def configured(self, **settings: object) -> Iterator[None]:
-        """Restart with further settings, and after the block again without them."""
+        """Restart with further settings, and after the block without them."""
         path = self.home / "daemon.json"
         before = path.read_bytes()
         path.write_bytes(msgspec.json.encode(msgspec.json.decode(before) | settings))
@@ -152,7 +153,7 @@ class Engine:
             self.restart()
 
     def containerd(self) -> int | None:
-        """Return the id of its containerd, None while there is none."""
+        """Return the pid of its containerd, None while it is down."""
         dockerd = self.daemon.pid if self.daemon.running else None
         if dockerd is None:
             return None
@@ -160,21 +161,21 @@ class Engine:
         return found[0] if found else None
 
     def kill(self) -> None:
-        """End dockerd like a crash would: containers and their shims go on."""
+        """Kill dockerd, as in a crash: containers and containerd-shims keep running."""
         self.daemon.kill()
 
     def freeze(self) -> None:
-        """Let every call hang: the socket accepts, no answer comes."""
+        """Make every call hang: the socket accepts connections, but no answer comes."""
         self.daemon.signal(signal.SIGSTOP)
-        # Its threads stop one by one; the last may still answer.
+        # Threads stop one by one, and the last may still answer.
         os.waitid(os.P_PID, self.daemon.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
-        """Let a frozen engine answer again."""
+        """Make a frozen engine answer again."""
         self.daemon.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Remove all containers, stop dockerd and take away the bridge it leaves behind, unless it is another's too."""
+        """Remove all containers, stop dockerd and delete its bridge, unless another engine uses the bridge too."""
         try:
             if self._has_run:
                 self._remove_containers()
@@ -182,12 +183,12 @@ class Engine:
             if self._api is not None:
                 self._api.close()
             self.stop()
-            unmount_all(self.home)  # such as the network namespace of pods of the host
+            unmount_all(self.home)  # such as the network namespaces of host network pods
             if not self._keeps_bridge:
                 remove_link("docker0")
 
     def _remove_containers(self) -> None:
-        """Remove all containers, also of a dockerd that has crashed: they go on without it."""
+        """Remove all containers, also of a crashed dockerd, whose containers keep running."""
         if not self.daemon.running:
             self.start()
         for container in self.api.containers(all=True, quiet=True):
@@ -200,9 +201,9 @@ class Engine:
 
 
 def ordered_runtime(home: Path, *, orders: Path) -> dict[str, object]:
-    """Install the OCI runtime of this checkout into a directory; return it as Docker's setting `runtimes`.
+    """Install this checkout's OCI runtime into a directory; return it as Docker's setting `runtimes`.
 
-    It reads its orders in the directory `orders`.
+    The runtime reads its orders from the directory `orders`.
     """
     script = home / "oci-runtime"
     script.write_bytes(oci_runtime().content)
@@ -213,8 +214,8 @@ def ordered_runtime(home: Path, *, orders: Path) -> dict[str, object]:
 def answers(path: Path) -> bool:
     """Return whether an Engine answers a ping on this socket.
 
-    By hand: the SDK leaves its socket open when a connection is refused, and refused is what a crashed engine's
-    leftover socket does.
+    Without the SDK, which leaves its socket open when a connection is refused, as by the leftover socket of a crashed
+    engine.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(allowed(_PING_SECONDS))
@@ -227,14 +228,14 @@ def answers(path: Path) -> bool:
 
 
 def remove_link(name: str) -> None:
-    """Delete a network interface where there is one."""
+    """Delete a network interface if it exists."""
     if has_link(name):
         run(["ip", "link", "delete", name], timeout=_CALL_SECONDS)
 
 
 @contextmanager
 def own_link(name: str) -> Iterator[None]:
-    """Delete a network interface that plugins make inside the block at its end, however it ends."""
+    """Delete at the end of the block a network interface that plugins create inside."""
     try:
         yield
     finally:
@@ -242,9 +243,9 @@ def own_link(name: str) -> Iterator[None]:
 
 
 def has_link(name: str) -> bool:
-    """Return whether there is a network interface of this name.
+    """Return whether a network interface of this name exists.
 
-    Not by /sys/class/net, which shows the network namespace it was mounted in and not the caller's.
+    /sys/class/net cannot tell: it shows the network namespace in which it was mounted, not the caller's.
     """
     try:
         socket.if_nametoindex(name)
@@ -254,7 +255,7 @@ def has_link(name: str) -> bool:
 
 
 def program(name: str, binaries: Sequence[Path]) -> Path:
-    """Return the first program of this name in the directories."""
+    """Return the first program of this name in the directories; raise NodeError if there is none."""
     for directory in binaries:
         if (directory / name).is_file():
             return directory / name

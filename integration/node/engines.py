@@ -1,4 +1,4 @@
-"""The engines there are to test against."""
+"""The engines for the tests."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from integration.node.netns import Netns
 from integration.node.packages import ON_DEMAND
 
 ENGINES = ("20.10", "26", "28", "28-containerd", "29-containerd")
-"""With the containerd image store where the name says so; 29 has it by default."""
+"""Names that end with -containerd use the containerd image store, which is the default of 29."""
 
 
 def make_engine(
@@ -22,10 +22,10 @@ def make_engine(
     netns: Netns | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Engine:
-    """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own.
+    """Return an engine of ENGINES, not started; `variant` names a second engine with further `settings`.
 
-    It runs in the network namespace `netns`, or else in ours, with `environ` added to our environment. NodeError when
-    it is not there.
+    It runs in the network namespace `netns`, by default in the current one, with `environ` added to the environment.
+    Raises NodeError if the engine was not fetched.
     """
     settings = settings or {}
     if name == "28-containerd":
@@ -43,13 +43,13 @@ def make_engine(
     )
 
 
-def there(node: Node) -> Sequence[str]:
-    """Return which of ENGINES have been fetched."""
+def available(node: Node) -> Sequence[str]:
+    """Return the engines that were fetched."""
     return [name for name in ENGINES if name not in ON_DEMAND or name in node.on_demand]
 
 
 def _binaries(node: Node, name: str) -> tuple[Path, ...]:
-    """Return where the programs of an engine are, the runc of the oldest one among them."""
+    """Return the directories of an engine's programs; runc comes from the oldest engine."""
     if name == "20.10":
         return node.stable.path
     if name in ON_DEMAND:

@@ -1,7 +1,7 @@
-"""A volume whose file server can stop answering: a FUSE file system with one file, served by a thread of this process.
+"""A volume whose file server can stop answering: a FUSE file system with one file, served by a thread.
 
-While it hangs, every process that uses it waits in the kernel, and mostly cannot be killed. So this process must not
-use it itself. Layouts are those of linux/fuse.h, protocol 7.31.
+While it hangs, each process that uses it waits in the kernel, and mostly cannot be killed. So this process must not use
+it. The layouts are from linux/fuse.h, protocol 7.31.
 """
 
 import ctypes
@@ -49,17 +49,17 @@ _ROOT_NODE, _FILE_NODE = 1, 2
 _MODES = {_ROOT_NODE: 0o40755, _FILE_NODE: 0o100644}
 _SIZE = 4096
 _REGULAR = 8
-"""Type of a file in a directory's entry, DT_REG."""
+"""Type of a file in a directory entry, DT_REG."""
 _LARGEST_REQUEST = 1 << 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HangingVolume:
-    """One mounted file system, which answers until it hangs. Thread-safe."""
+    """A mounted file system that answers until it hangs. Thread-safe."""
 
     def __init__(self, path: Path, *, name: str = FILE, content: bytes = bytes(_SIZE)) -> None:
-        """Mount it on `path`, which is made, with one file."""
+        """Create the directory `path`, and mount the file system with one file there."""
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.file = path / name
@@ -76,7 +76,7 @@ class HangingVolume:
 
     @contextmanager
     def hanging(self, *, writes_only: bool = False) -> Iterator[None]:
-        """Answer nothing while the block runs, or no write alone; what was asked is answered after it."""
+        """While the block runs answer no request, or no write; afterwards answer the pending requests."""
         with self._lock:
             self._hangs = (lambda operation: operation == _Op.WRITE) if writes_only else (lambda _: True)
         try:
@@ -89,7 +89,7 @@ class HangingVolume:
                     self._answer(*request)
 
     def close(self) -> None:
-        """Unmount it; whatever still waits for it gets an error."""
+        """Unmount the file system; pending requests fail."""
         unmount_all(self.path, abandon=True)
         self._thread.join()
         os.close(self._device)
@@ -114,13 +114,13 @@ class HangingVolume:
     def _answer(self, operation: int, unique: int, node: int, body: bytes) -> None:
         answer = self._answers.to(operation, node, body)
         error, payload = (-answer, b"") if isinstance(answer, int) else (0, answer)
-        with suppress(OSError):  # who asked has gone
+        with suppress(OSError):  # the requesting process has gone
             os.write(self._device, struct.pack("<IiQ", 16 + len(payload), error, unique) + payload)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """What a volume that does not hang answers. What is written to its file is not kept."""
+    """The answers of a working volume. Data written to its file is discarded."""
 
     name: bytes
     content: bytes

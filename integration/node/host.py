@@ -1,7 +1,7 @@
-"""Docker, CNI and images on the machine itself, for the demo; what was not there before is undone after.
+"""Docker, CNI and images on the machine itself, for the demo; all additions are undone afterwards.
 
-What will have to be undone is written down, so that `release` also cleans up after a demo that was killed.
-Installed packages stay, and what Docker has stored.
+The additions are recorded, so that `release` can also clean up after a killed demo. Installed packages and Docker's
+data stay.
 """
 
 import errno
@@ -35,7 +35,7 @@ EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 
 _RECORD = Path("/run/pydockershim-demo.json")
 _HOME = Path("/var/lib/pydockershim-demo")
-"""The OCI runtime of this checkout, its orders, and the settings of a dockerd that has it. /run may be noexec."""
+"""This checkout's OCI runtime, its orders, and dockerd's settings. Not in /run, which may be noexec."""
 _LOG = Path("/var/log/pydockershim-demo-dockerd.log")
 _OF_DOCKER = (
     Path("/etc/docker/key.json"),
@@ -48,12 +48,12 @@ _OF_DOCKER = (
     Path("/run/docker"),
     _LOG,
 )
-"""What a dockerd writes beside its data. A directory may have been there before, and what is in it not."""
+"""Files that dockerd writes besides its data. A directory may have existed before without the listed files in it."""
 _OF_PODS = (Path("/etc/cni/net.d"), Path("/etc/cni"), Path("/var/lib/cni"))
 _PINS = Path("/run/netns")
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _OF_CONTAINERS = "docker"
-"""A control group below the root of each hierarchy: dockerd has those of containers in it, and does not remove it."""
+"""Cgroup below the root of each hierarchy in which dockerd places containers; dockerd does not remove it."""
 _BOOKKEEPING = ("lock", "last_reserved_ip")
 """Files of host-local that are no leases."""
 _START_SECONDS = 60
@@ -61,10 +61,9 @@ _STOP_SECONDS = 40
 
 
 class Undo(msgspec.Struct):
-    """What `release` takes back: images, a configuration file and its bridge, a dockerd, its rules and its files.
+    """The additions that `release` undoes: images, a configuration file and its bridge, a dockerd, its rules and files.
 
-    `dockerd_started` is that process's start time in clock ticks since boot: a process id alone may have
-    come to mean another program.
+    `dockerd_started` is the start time of that process in clock ticks since boot, because its pid may be reused.
     """
 
     images: list[str] = []
@@ -73,23 +72,23 @@ class Undo(msgspec.Struct):
     dockerd: int = 0
     dockerd_started: int = 0
     rules: Rules | None = None
-    """How the machine forwarded packets; None when a Docker that was there already sees to that."""
+    """The forwarding rules of the machine before; None if a Docker that was already running handles them."""
     missing: list[str] = []
-    """Files and directories that were not there, of those that Docker, plugins and the server make."""
+    """Files and directories that did not exist before Docker, plugins and the server."""
     control_groups: list[str] = []
-    """Docker's control groups that were not there."""
+    """Docker's cgroups that did not exist before."""
 
     def save(self) -> None:
-        """Write it down."""
+        """Write the record."""
         _RECORD.write_bytes(msgspec.json.encode(self))
 
 
 @contextmanager
 def prepared_host() -> Iterator[None]:
-    """Set up the machine for pods, and take back what was added when the block ends.
+    """Set up the machine for pods, and undo the additions when the block ends.
 
     Inside the block an Engine answers on SOCKET and has the images PAUSE and BUSYBOX, CONF_DIR has a network
-    configuration, and one of BIN_DIRS the CNI plugins.
+    configuration, and one of BIN_DIRS has the CNI plugins.
     """
     release()
     undo = Undo()
@@ -110,12 +109,12 @@ def prepared_host() -> Iterator[None]:
 
 
 def release() -> None:
-    """Take back what an earlier `prepared_host` added; nothing happens when there is nothing to take back."""
+    """Undo the additions of an earlier `prepared_host`; does nothing if there are none."""
     try:
         undo = msgspec.json.decode(_RECORD.read_bytes(), type=Undo)
     except FileNotFoundError:
         return
-    with step("taking back what was added to this machine"):
+    with step("undoing the changes to this machine"):
         if undo.images and answers(SOCKET):
             _remove_images(undo.images)
         if undo.conf:
@@ -145,7 +144,7 @@ def _remove_files_of_docker(undo: Undo) -> None:
 
 
 def control_groups_of_docker(root: Path = _CONTROL_GROUPS) -> list[Path]:
-    """Return where dockerd makes its control group by default: one place, or with version 1 one of each hierarchy."""
+    """Return the default cgroups of dockerd: one, or with cgroup v1 one in each hierarchy."""
     if (root / "cgroup.controllers").exists():
         return [root / _OF_CONTAINERS]
     # A link is another name of a hierarchy.
@@ -154,11 +153,11 @@ def control_groups_of_docker(root: Path = _CONTROL_GROUPS) -> list[Path]:
 
 
 def remove_unused_control_group(group: Path) -> None:
-    """Remove a control group unless a process or a group is in it, as where another Docker has containers."""
+    """Remove a cgroup unless it holds a process or a cgroup, such as a container of another Docker."""
     try:
         group.rmdir()
     except OSError as cause:
-        # The kernel's answer where it is in use.
+        # The last two: the cgroup is in use.
         if cause.errno not in {errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY}:
             raise
 
@@ -172,7 +171,7 @@ def _remove_files_of_pods(undo: Undo) -> None:
 
 
 def remove_unused(directory: Path) -> None:
-    """Remove a directory and those below it, as far as they hold no lease and no file of others."""
+    """Remove a directory and its subdirectories unless they hold leases or foreign files."""
     for path, _, names in os.walk(directory, topdown=False):
         if all(name.startswith(_BOOKKEEPING) for name in names):
             for name in names:
@@ -209,7 +208,7 @@ def _ensure_engine(undo: Undo) -> Daemon | None:
 
 
 def _with_runtime() -> Path:
-    """Return a file with the settings of this machine's Docker, and the OCI runtime for pods in user namespaces."""
+    """Return a file with the settings of this machine's Docker plus the OCI runtime for user namespaces."""
     _HOME.mkdir(exist_ok=True)
     text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else None
     settings = daemon_json.parse_settings(text, path=str(DAEMON_JSON))
@@ -231,12 +230,15 @@ def _stop_engine(undo: Undo) -> None:
 
 
 def started_at(pid: int) -> int:
-    """Return a process's start time in clock ticks since boot, 0 for none; see proc(5), field 22 of stat."""
+    """Return the start time of a process in clock ticks since boot, 0 if it has ended.
+
+    See proc(5), field 22 of stat.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return 0
-    # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+    # The second field is the program's name in parentheses, which may contain blanks and parentheses.
     return int(stat.rpartition(")")[2].split()[19])
 
 
@@ -255,7 +257,7 @@ def _ensure_configuration(undo: Undo) -> None:
 
 
 def bridge_of(conflist: bytes) -> str:
-    """Return the name of the bridge that a configuration list makes, the plugin's default when unnamed."""
+    """Return the name of the bridge of a configuration list, the plugin's default if it names none."""
     for plugin in msgspec.json.decode(conflist)["plugins"]:
         if plugin["type"] == "bridge":
             return str(plugin.get("bridge", "cni0"))
@@ -277,7 +279,7 @@ def _ensure_images(undo: Undo) -> None:
 
 
 def _remove_images(references: list[str]) -> None:
-    # A container of others may have come to use one; then it stays, and the user reads so.
+    # Another container may use an image by now; then the image stays, and a message says so.
     client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
     try:
         for reference in references:

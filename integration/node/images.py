@@ -1,7 +1,7 @@
-"""Images made on the spot: no registry is needed, and the same input gives the same image id everywhere.
+"""Images built on the spot without a registry; the same input gives the same image id everywhere.
 
-They are written as `docker save` archives. Both image stores of every engine load that format, unlike
-`docker import` (no entrypoint) and `docker build` (a builder of its own in each version).
+They are written as `docker save` archives. Both image stores of every engine load that format. `docker import` cannot
+set an entrypoint, and `docker build` uses another builder in each version.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ www:x:1000:
 video:x:44:www
 nobody:x:65534:
 """
-# The shell waits for its job with the trap armed; `wait` also collects adopted children.
+# The shell waits for its job with the trap set; `wait` also reaps adopted children.
 PAUSE_SCRIPT = "test \"$0\" != -v || exit 0; trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One entry of a layer: a file with content, a symbolic link when `link` is set, a directory or a FIFO."""
+    """One entry of a layer: a file with content, a symbolic link if `link` is set, a directory or a FIFO."""
 
     path: str
     content: bytes = b""
@@ -60,37 +60,37 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image to be made: its reference, files of its first layer, and Docker's container configuration.
+    """An image to build: its reference, the files of its first layer, and Docker's container configuration.
 
-    `config` has the keys of an image's `config` object: Entrypoint, Cmd, Env, User, Labels, Volumes,
-    StopSignal, Healthcheck, ...
+    `config` has the keys of an image's `config` object: Entrypoint, Cmd, Env, User, Labels, Volumes, StopSignal,
+    Healthcheck, ...
     """
 
     reference: str
     files: tuple[File, ...]
     config: Mapping[str, object] = field(default_factory=dict)
     above: tuple[tuple[File, ...], ...] = ()
-    """The files of further layers, the lowest first."""
+    """The files of further layers, lowest first."""
 
 
 def architecture() -> str:
-    """Name this machine's architecture as images do."""
+    """Return this machine's architecture as images name it."""
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def load(api: docker.APIClient, image: Image) -> str:
-    """Load the image into the engine; returns its id there."""
+    """Load the image into the engine; return its id there."""
     for line in api.load_image(archive(image)):  # type: ignore[no-untyped-call]  # absent from types-docker
         if "error" in line:
             raise NodeError(f"load {image.reference}: {line['error']}")
     found = image_id(api, image.reference)
     if found is None:
-        raise NodeError(f"load {image.reference}: the engine took it and does not list it")
+        raise NodeError(f"load {image.reference}: the engine accepted the image but does not list it")
     return found
 
 
 def load_many(api: docker.APIClient, references: Sequence[str]) -> None:
-    """Load images of one small layer that differ in a label, some hundred at a time."""
+    """Load images with one small layer that differ in a label, in batches."""
     for start in range(0, len(references), _AT_A_TIME):
         made = [
             Image(reference, (File("content", b"of all"),), {"Labels": {"reference": reference}})
@@ -102,7 +102,7 @@ def load_many(api: docker.APIClient, references: Sequence[str]) -> None:
 
 
 def image_id(api: docker.APIClient, reference: str) -> str | None:
-    """Return the id of an image the engine has, None for one it has not."""
+    """Return the id of an image of the engine, None if it does not have the image."""
     try:
         found = api.inspect_image(reference)  # type: ignore[no-untyped-call]  # absent from types-docker
     except docker.errors.ImageNotFound:
@@ -116,7 +116,7 @@ def archive(image: Image) -> bytes:
 
 
 def archives(made: Iterable[Image]) -> bytes:
-    """Return images in one archive in the format of `docker save`."""
+    """Return images as one archive in the format of `docker save`."""
     files: dict[str, File] = {}
     manifest = []
     for image in made:
@@ -133,7 +133,7 @@ def archives(made: Iterable[Image]) -> bytes:
         )
         config_name = f"{_digest(config)}.json"
         names = {f"{digest}/layer.tar": layer for digest, layer in layers.items()}
-        # Docker's own archives use the familiar short form; the containerd store expands it to the full one.
+        # Docker's archives use the short form; the containerd store expands it.
         tag = image.reference.removeprefix("docker.io/library/")
         manifest.append({"Config": config_name, "RepoTags": [tag], "Layers": [*names]})
         files |= {name: File(name, content) for name, content in {config_name: config, **names}.items()}
@@ -165,7 +165,7 @@ def _entry(file: File) -> tarfile.TarInfo:
 
 
 def pause_image(busybox: Path, *, compiler: str | None = "gcc") -> Image:
-    """Return the pause image: compiled where there is a C compiler, else the same behaviour in shell."""
+    """Return the pause image: compiled if a C compiler exists, otherwise a shell script with the same behaviour."""
     if compiler is not None and shutil.which(compiler):
         files: tuple[File, ...] = (File("pause", _compiled(compiler), mode=0o755),)
         entrypoint = ["/pause"]
@@ -189,9 +189,9 @@ def _applets(busybox: Path) -> list[str]:
 
 
 def busybox_image(busybox: Path, *, reference: str = BUSYBOX, config: Mapping[str, object] | None = None) -> Image:
-    """Return a small Linux to test with: busybox under all its names, a few users and a web page.
+    """Return a small Linux for tests: busybox under all its names, a few users and a web page.
 
-    `config` is added to the configuration, for an image with a user, labels, a health check and so on.
+    `config` is added to the configuration, for a user, labels, a health check and so on.
     """
     files = (
         *(File(path, mode=0o755, directory=True) for path in _DIRECTORIES),

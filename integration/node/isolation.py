@@ -1,16 +1,16 @@
-"""Isolation of the integration tests: they run in namespaces of their own, in which everything ends with them.
+"""Isolation of the integration tests in namespaces, with which everything ends.
 
-Inside, a test run is process 1's only child and sees a machine of its own: an empty /run (so no Docker of the
-user's), copies-on-write of /etc, /usr/libexec and /var/lib, a network with one uplink, a host name, no route to the
-world.
-Private daemons on the machine itself would not do: a second dockerd deletes or renumbers docker0 and
-rewrites the machine's iptables rules, and a killed test run leaves containers, mounts and namespaces behind. Here the
-kernel removes all of that when process 1 ends, however it ends.
+Inside, a test run is the only child of process 1, and sees a separate machine: an empty /run without the user's Docker,
+copies-on-write of /etc, /usr/libexec and /var/lib, a network with one uplink, a host name, and no route to the world.
 
-Only control groups are shared with the machine. They all lie below one parent, which goes last.
+Private daemons on the machine itself would not work: a second dockerd deletes or renumbers docker0 and rewrites the
+machine's iptables rules, and a killed test run leaves containers, mounts and namespaces behind. Here the kernel removes
+all of them when process 1 ends, however it ends.
 
-Where systemd makes the control groups of containers it has to know their processes by their ids. Such a run has no
-process 1 of its own, so what it leaves stays: it is for a machine that ends with it (`integration.vm --systemd`).
+Only cgroups are shared with the machine. They all lie below one parent, which is removed last.
+
+With the systemd cgroup driver, systemd must know the processes of containers by their pids. Such a run has no PID
+namespace, so its leftovers stay: use it on a machine that ends with the run (`integration.vm --systemd`).
 """
 
 import ctypes
@@ -35,7 +35,7 @@ from integration.node.control_groups import CgroupDriver
 from integration.node.packages import Unpacked
 
 HOME = Path("/run/node")
-"""Directory for everything the node writes; memory, or a disk for measurements."""
+"""Directory of all files that the node writes; in memory, or on disk for measurements."""
 
 NODE_FILE = HOME / "node.json"
 """Description of the node, as a Node."""
@@ -46,9 +46,9 @@ HOST_NAME = "node"
 NODE_ADDRESSES = ("192.0.2.2/24", "2001:db8::2/64")
 OUTSIDE_ADDRESSES = ("192.0.2.1/24", "2001:db8::1/64")
 OUTSIDE = HOME / "outside"
-"""Network namespace of another host, on the other end of the node's eth0: for `nsenter --net=` and the like.
+"""Network namespace of another host, at the other end of the node's eth0, for `nsenter --net=`.
 
-A link to a descriptor of the first process, not a mount, which would be one more in every list of pinned namespaces.
+It is a link to a descriptor of process 1; a mount would appear in every list of pinned namespaces.
 """
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
@@ -57,9 +57,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _SYSTEMD = Path("/run/systemd")
 _SHARE_OF_VM = Path("/disk/share")
-"""There in an emulated machine (`integration.vm`)."""
+"""Exists in an emulated machine (`integration.vm`)."""
 _COMMAND_SECONDS = 60
-# Settings of the user that would lead Docker clients and daemons out of the namespaces.
+# Variables that would lead Docker clients and daemons out of the namespaces.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION")
 _UNSET_SUFFIX = "_proxy"
 
@@ -67,13 +67,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What was prepared for the tests; what is newer may be None, for the reason that stands beside it."""
+    """The node prepared for the tests; optional parts may be None, with the reason in a second field."""
 
     stable: Unpacked
     newer: Unpacked | None
     newer_missing: str
     on_demand: dict[str, Unpacked]
-    """Engines by name, of those that not every run needs."""
+    """Fetched engines, of those that only some runs need, by name."""
     tools: Unpacked
     busybox: Path
     monitoring: Unpacked
@@ -94,7 +94,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_node() -> Node | None:
-    """Return the description of the isolated node we run on, None outside of one."""
+    """Return the description of the isolated node of this process, None outside isolation."""
     try:
         return msgspec.json.decode(NODE_FILE.read_bytes(), type=Node, dec_hook=lambda kind, text: kind(text))
     except FileNotFoundError:
@@ -102,24 +102,24 @@ def this_node() -> Node | None:
 
 
 def new_home(name: str) -> Path:
-    """Return a path below HOME, not made, that was never used before: a fixture may be made again after a failure."""
+    """Return an unused path below HOME, which does not exist yet; a fixture may be set up again after a failure."""
     return HOME / f"{name}-{os.getpid()}-{next(_serial)}"
 
 
 def run_isolated(command: Sequence[str], *, node: Node, on_disk: bool = False) -> int:
-    """Run a command in isolation and return its exit status (128 + signal number when it was killed).
+    """Run a command in isolation and return its exit status (128 + signal number if it was killed).
 
-    SIGTERM and SIGHUP ask the command to finish as Ctrl-C does. `on_disk` puts the engines' data on the disk
-    of the temporary directory instead of into memory.
+    SIGTERM and SIGHUP interrupt the command as Ctrl-C does. `on_disk` puts the engines' data on the disk of the
+    temporary directory instead of into memory.
     """
     if node.cgroup_driver == "systemd" and not (_SYSTEMD / "system").is_dir():
         raise NodeError(
-            "--systemd: the first process here is not systemd; integration.vm --systemd boots a machine with it"
+            "--systemd: process 1 of this machine is not systemd; integration.vm --systemd boots a machine with it"
         )
     control_groups.sweep()
     disk = Path(tempfile.mkdtemp(prefix="pydockershim-test-", dir="/var/tmp")) if on_disk else None
     if node.cgroup_driver == "cgroupfs":
-        # Only children enter a new PID namespace; we ourselves stay outside, to clean up after all of them.
+        # Only children enter a new PID namespace; this process stays outside, to clean up afterwards.
         _unshare(_NEWPID)
     sys.stdout.flush()
     child = os.fork()
@@ -137,7 +137,7 @@ def _wait_init(child: int) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    # Ctrl-C comes from the terminal to every process of the group, the tests included.
+    # Ctrl-C reaches every process of the terminal's group, the tests included.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
@@ -184,7 +184,7 @@ def _run_and_reap(command: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     while True:
-        pid, status = os.waitpid(-1, 0)  # also collects orphans, containerd's shims among them
+        pid, status = os.waitpid(-1, 0)  # also reaps orphans, such as containerd-shims
         if pid == child.pid:
             child.returncode = os.waitstatus_to_exitcode(status)
             return exit_status(child.returncode)
@@ -202,7 +202,8 @@ def _furnish(disk: Path | None, *, driver: CgroupDriver) -> None:
     for directory in ("/etc", "/usr/libexec", "/var/lib"):
         _copy_on_write(directory)
     _name_hosts()
-    # Pods with mount propagation need shared mounts, as systemd makes them; shared within these namespaces only.
+    # Pods with mount propagation need shared mounts, as systemd makes them; these are shared within the namespaces
+    # only.
     _mount("--make-rshared", "/")
 
 
@@ -212,11 +213,11 @@ def _empty_run(driver: CgroupDriver) -> None:
     if driver == "systemd":
         (stash / _SYSTEMD.name).mkdir()
         _mount("--bind", str(_SYSTEMD), str(stash / _SYSTEMD.name))
-    _mount("--no-mtab", "--move", str(stash), "/run")  # its table of mounts is in /run
+    _mount("--no-mtab", "--move", str(stash), "/run")  # mount's own table is in /run
 
 
 def _renew_sys() -> None:
-    # sysfs shows the network of the namespace it was mounted in.
+    # sysfs shows the network namespace in which it was mounted.
     stash = HOME / "cgroup"
     stash.mkdir()
     _mount("--rbind", str(_CGROUP_ROOT), str(stash))
@@ -224,12 +225,12 @@ def _renew_sys() -> None:
     _mount("--move", str(stash), str(_CGROUP_ROOT))
     stash.rmdir()
     if _SHARE_OF_VM.is_dir():
-        # Docker finds AppArmor there, and loads its profile into the kernel: into that of an emulated machine alone.
+        # Docker finds AppArmor there, and loads its profile into the kernel, which must be the emulated machine's.
         _mount("-t", "securityfs", "securityfs", "/sys/kernel/security")
 
 
 def _copy_on_write(directory: str) -> None:
-    # Always in memory: an overlay's upper directory must not itself lie on one, as a disk's may.
+    # Always in memory: the upper directory must not lie on an overlay, as a disk's may.
     changes = Path("/run/changes", directory.strip("/").replace("/", "-"))
     upper, work = changes / "upper", changes / "work"
     upper.mkdir(parents=True)
@@ -252,10 +253,10 @@ def _name_hosts() -> None:
 
 
 def _connect() -> None:
-    """Give the node an uplink, and the host at its other end, which answers for an unreachable world.
+    """Give the node an uplink to a second host, which rejects all other addresses.
 
-    Forwarding is on before any dockerd starts: a dockerd that switches it on itself also drops all
-    forwarded traffic, and with it traffic between pods.
+    Forwarding is on before any dockerd starts: a dockerd that enables it also drops all forwarded traffic, and with it
+    traffic between pods.
     """
     for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
         Path("/proc/sys/net", setting).write_text("1")
@@ -265,10 +266,10 @@ def _connect() -> None:
     there = ["nsenter", f"--net={OUTSIDE}"]
     _ip("link set lo up", prefix=there)
     _address(OUTSIDE_ADDRESSES, prefix=there)
-    # A refusal at once instead of a connection attempt that waits for its timeout.
+    # Connection attempts are rejected at once instead of timing out.
     for family in ("-4", "-6"):
         _ip(f"{family} route add unreachable default", prefix=there)
-    settings = {"ip_forward": 1, "icmp_ratelimit": 0}  # each refusal counts: a lookup without one waits for seconds
+    settings = {"ip_forward": 1, "icmp_ratelimit": 0}  # unlimited: a lookup without an ICMP error waits for seconds
     for name, value in settings.items():
         run([*there, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{name}"], timeout=_COMMAND_SECONDS)
 
@@ -292,4 +293,4 @@ def _mount(*arguments: str) -> None:
 def _unshare(flags: int) -> None:
     if _libc.unshare(flags) != 0:
         cause = os.strerror(ctypes.get_errno())
-        raise NodeError(f"make namespaces {flags:#x}: {cause} (the integration tests need root)")
+        raise NodeError(f"create namespaces {flags:#x}: {cause} (the integration tests need root)")

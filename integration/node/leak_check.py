@@ -1,4 +1,4 @@
-"""What pods may leave behind on a node, to compare before and after."""
+"""Objects that pods may leave behind on a node, for comparisons."""
 
 import socket
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from integration.node.mounts import mount_paths
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """Everything of a node that must be as before once all pods are removed."""
+    """All objects of a node that must be the same once all pods are removed."""
 
     containers: frozenset[str]
     namespaces: frozenset[str]
@@ -21,7 +21,7 @@ class NodeSnapshot:
     state: frozenset[str]
 
     def added(self, later: "NodeSnapshot") -> list[str]:
-        """Return what is there later and was not before, each with what it is."""
+        """Return the objects that only `later` has, each with its kind."""
         return [
             f"{field.name}: {name}"
             for field in fields(self)
@@ -30,9 +30,9 @@ class NodeSnapshot:
 
 
 def snapshot(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> NodeSnapshot:
-    """Return what there is on a node.
+    """Return the current objects of a node.
 
-    `lease_dir` is host-local's directory; its bookkeeping files (lock, last_reserved_ip) are no reservations.
+    `lease_dir` is host-local's directory; its files lock and last_reserved_ip are no reservations.
     """
     leases = (path.name for path in lease_dir.glob("*/*") if path.name[:1].isdigit() or ":" in path.name)
     return NodeSnapshot(

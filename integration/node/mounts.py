@@ -1,7 +1,7 @@
-"""What is mounted, as the kernel lists it, and how all of a directory is unmounted.
+"""The kernel's list of mounts, and unmounting everything below a directory.
 
-Daemons bind directories and files on themselves, which `os.path.ismount` does not know, and mount several times on one
-path. So the list decides, and the newest mount goes first.
+Daemons bind directories and files on themselves, which `os.path.ismount` does not detect, and mount several times on
+one path. So the list decides, and the newest mount goes first.
 """
 
 import ctypes
@@ -25,38 +25,38 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount: its id in the kernel, and the path it is on."""
+    """One mount: its id in the kernel, and its path."""
 
     id: int
     path: Path
 
 
 def mounts() -> list[Mount]:
-    """Return the mounts of our mount namespace, the newest last, as mountinfo(5) lists them."""
-    # At `\n` and blanks alone: the names of mounts may hold all else.
+    """Return the mounts of this mount namespace, newest last, as mountinfo(5) lists them."""
+    # Split at `\n` and blanks alone: paths of mounts may contain all other characters.
     fields = (line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n") if line)
     return [Mount(int(line[0]), _path(line[4])) for line in fields]
 
 
 def mount_paths() -> frozenset[str]:
-    """Return the paths that something is mounted on."""
+    """Return the paths of all mounts."""
     return frozenset(str(mount.path) for mount in mounts())
 
 
 def mounts_below(directory: Path) -> list[Mount]:
-    """Return the mounts on a directory and below it, the newest last; the directory has no links on its way."""
+    """Return the mounts on a directory and below it, newest last; `directory` must be free of symbolic links."""
     return [mount for mount in mounts() if mount.path.is_relative_to(directory)]
 
 
 def unmount_all(directory: Path, *, abandon: bool = False) -> None:
-    """Unmount all that is on a directory and below it, as far as paths lead there.
+    """Unmount all reachable mounts on a directory and below it.
 
-    `abandon` fails what waits for a file system and leaves what is in use to its users. Otherwise a mount that is in
-    use is waited for, since processes that were killed end a little later. NodeError for what stays in use.
+    `abandon` fails pending requests of a file system, and detaches mounts that are in use. Otherwise a mount in use is
+    retried, because killed processes take a moment to end. Raises NodeError for mounts that stay in use.
     """
     flags = _UMOUNT_NOFOLLOW | (_MNT_FORCE | _MNT_DETACH if abandon else 0)
     deadline = time.monotonic() + _IN_USE_SECONDS
-    # Listed again after each: it may have been on several paths, or have hidden others.
+    # Listed again after each: a mount may have several paths, or have hidden others.
     while present := [mount for mount in mounts_below(directory) if _is_reachable(mount)]:
         failures = _unmount_one(reversed(present), flags)
         if len(failures) == len(present):
@@ -66,7 +66,7 @@ def unmount_all(directory: Path, *, abandon: bool = False) -> None:
 
 
 def _unmount_one(candidates: Iterable[Mount], flags: int) -> list[str]:
-    """Unmount the first mount that can be, and return why those before it could not."""
+    """Unmount the first mount that can be unmounted, and return why those before it could not."""
     failures = []
     for mount in candidates:
         if _libc.umount2(os.fsencode(mount.path), flags) == 0:
@@ -81,9 +81,9 @@ def _path(field: bytes) -> Path:
 
 
 def _is_reachable(mount: Mount) -> bool:
-    """Return whether the path leads to this mount, and not to another one over it or over a directory above."""
+    """Return whether the path leads to this mount, and not to a mount that hides it."""
     try:
-        # O_PATH asks nothing of the file system itself, which may hang.
+        # O_PATH does not query the file system, which may hang.
         descriptor = os.open(mount.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False

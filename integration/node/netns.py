@@ -1,4 +1,4 @@
-"""A network namespace that stands for a machine or a pod."""
+"""A network namespace in the role of a machine or a pod."""
 
 import os
 import subprocess
@@ -22,15 +22,15 @@ class Netns:
 
     path: Path
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of what runs there, beside our own."""
+    """Additional environment variables of commands there."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Words before a command that make it run there, as the same process."""
+        """Prefix of a command that runs it there, as the same process."""
         return "nsenter", f"--net={self.path}"
 
     def run(self, command: str) -> str:
-        """Run a command in it and return what it prints."""
+        """Run a command in the namespace and return its output."""
         done = subprocess.run(
             [*self.prefix, *command.split()],
             check=False,
@@ -45,7 +45,7 @@ class Netns:
         return done.stdout
 
     def call(self, action: Callable[[], T]) -> T:
-        """Call from a thread in it; sockets and children made there stay there."""
+        """Call a function from a thread in the namespace; its sockets and children stay there."""
         return in_netns(self.path, action)
 
     def set(self, setting: str, value: int) -> None:
@@ -55,7 +55,7 @@ class Netns:
 
 @contextmanager
 def new_netns(path: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[Netns]:
-    """Make a network namespace with only a loopback interface that is down, pinned on `path` while the block runs."""
+    """Create a network namespace with only a loopback interface that is down, pinned at `path` during the block."""
     path.touch()
     subprocess.run(["unshare", f"--net={path}", "true"], check=True)
     try:

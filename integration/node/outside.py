@@ -1,6 +1,6 @@
-"""Another host beside this machine for a pod to reach: a network namespace behind a veth pair, with a web server.
+"""Another host that pods can reach: a network namespace behind a veth pair, with a web server.
 
-Both go with the process of the web server, which does not outlive ours.
+Both end with the process of the web server, which ends with this process.
 """
 
 import socket
@@ -16,7 +16,7 @@ from integration.node.engine import remove_link
 
 PAGE = "hello from outside of the node"
 _LINK = "pydockershim0"
-_HERE, _THERE = "198.51.100.1", "198.51.100.2"  # of TEST-NET-2, which no network has
+_HERE, _THERE = "198.51.100.1", "198.51.100.2"  # in TEST-NET-2, which no network uses
 _PORT = 8000
 _SECONDS = 30.0
 _TICK_SECONDS = 0.02
@@ -24,10 +24,10 @@ _TICK_SECONDS = 0.02
 
 @contextmanager
 def outside(directory: Path) -> Iterator[str]:
-    """Run the other host while the block runs, with its page in `directory`; gives the address of the page."""
+    """Run the other host while the block runs, with its page in `directory`; yields the URL of the page."""
     directory.mkdir()
     (directory / "index.html").write_text(f"{PAGE}\n")
-    remove_link(_LINK)  # of one whose process was killed just now
+    remove_link(_LINK)  # left by a process that was killed just before
     child = subprocess.Popen(
         ["unshare", "--net", "setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "http.server", str(_PORT)],
         cwd=directory,
@@ -68,8 +68,8 @@ def _wait(child: subprocess.Popen[bytes], condition: Callable[[], bool], *, what
     deadline = time.monotonic() + _SECONDS
     while not condition():
         if child.poll() is not None or time.monotonic() > deadline:
-            raise NodeError(f"make a host outside of the node: its web server {what}")
-        time.sleep(_TICK_SECONDS)  # nothing announces it
+            raise NodeError(f"create a host outside the node: its web server {what}")
+        time.sleep(_TICK_SECONDS)  # no event announces it
 
 
 def _ip(arguments: str, prefix: Sequence[str] = ()) -> None:

@@ -1,9 +1,8 @@
-"""Packages of Debian, and of Ubuntu: a few host tools by apt, everything that would start a service only unpacked.
+"""Packages of Debian and Ubuntu: host tools installed by apt, programs with services only unpacked.
 
-`dpkg -x` into a cache instead of `apt-get install` for Docker, the CNI plugins and the registry: a machine
-that already has a Docker (of any vendor) keeps it, no service is started or replaced, and two Docker versions
-fit beside each other. apt still checks the signatures, by a private configuration that only borrows the
-machine's mirror and keys.
+Docker, the CNI plugins and the registry are unpacked by `dpkg -x` into a cache instead of installed. So a machine keeps
+its Docker of any vendor, no service is started or replaced, and two Docker versions can coexist. apt still checks the
+signatures, with a private configuration that uses the machine's mirror and keys.
 """
 
 import fcntl
@@ -25,15 +24,15 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _RECORD = "bundle.json"
 
 HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "nftables")
-"""Tools and libraries without services, which the unpacked programs need in their usual places."""
+"""Tools and libraries without services that the unpacked programs need in their usual places."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
     """Packages that are unpacked together.
 
-    `suites` are tried in this order, those of `ubuntu` or of Debian. `program` with `least` keeps a suite from being
-    taken whose version of that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it
-    print its version.
+    `suites` are tried in order, of Ubuntu if `ubuntu` and of Debian otherwise. A suite is skipped if its `program` is
+    older than `least`, or does not run on this machine, for example because it needs a newer glibc. `ask` makes the
+    program print its version.
     """
 
     name: str
@@ -46,14 +45,14 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What lies in an unpacked bundle; written last, so its presence means that the rest is complete."""
+    """The contents of an unpacked bundle; written last, so its presence means that the bundle is complete."""
 
     suite: str
     versions: dict[str, str]
 
 
 class Unpacked(msgspec.Struct, frozen=True):
-    """An unpacked bundle: the directory that stands for `/`, and the record of what is in it."""
+    """An unpacked bundle: the directory in the role of `/`, and its record."""
 
     root: Path
     record: Record
@@ -65,7 +64,7 @@ class Unpacked(msgspec.Struct, frozen=True):
 
 
 STABLE = Bundle(name="engine-20.10", suites=("bookworm",), packages=("docker.io", "containerd", "runc", "tini"))
-# No runc from there: it is linked against a newer glibc than Debian 12 has; STABLE's serves both engines.
+# Without runc, which needs a newer glibc than Debian 12's; STABLE's runc serves both engines.
 NEWER = Bundle(
     name="engine-28",
     suites=("testing", "unstable"),
@@ -89,7 +88,7 @@ UBUNTU_24 = Bundle(
     least=(29,),
 )
 ON_DEMAND = {"26": DEBIAN_13, "29-containerd": UBUNTU_24}
-"""Engines by name that are fetched on demand alone, since not every run needs them."""
+"""Engines that only some runs need, by name; fetched on demand."""
 UBUNTU_KEYS = Bundle(name="ubuntu-keyring", suites=("testing", "unstable"), packages=("ubuntu-keyring",))
 TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
 NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packages=("containernetworking-plugins",))
@@ -102,14 +101,14 @@ LOG_AGENT = Bundle(
 SHELLS = Bundle(
     name="shells", suites=("bookworm",), packages=("fish", "fish-common", "libpcre2-32-0", "zsh", "zsh-common")
 )
-# Its libraries lie beside it: nothing else on a node of the tests needs them.
+# With its libraries, since nothing else on a node of the tests needs them.
 PODMAN = Bundle(
     name="podman",
     suites=("bookworm",),
     packages=("podman", "conmon", "netavark", "libassuan0", "libglib2.0-0", "libgpgme11", "libsubid4"),
 )
 KUBECTL = Bundle(name="kubectl-1.20", suites=("bookworm",), packages=("kubernetes-client",))
-# The first kubectl that tries WebSocket before SPDY is 1.31.
+# kubectl tries WebSocket before SPDY from 1.31 on.
 NEWER_KUBECTL = Bundle(
     name="kubectl-newer",
     suites=("testing", "unstable"),
@@ -119,7 +118,7 @@ NEWER_KUBECTL = Bundle(
     least=(1, 31),
 )
 # criu 3.17 of Debian 12 does not run on newer kernels; 4.1 of Debian 13 cannot dump TCP sockets on Linux 6.18. The
-# newer criu needs a newer C library, which lies beside it with its loader.
+# newer criu needs a newer C library, so the bundle contains one with its loader.
 CRIU = Bundle(
     name="criu-4.2",
     suites=("testing", "unstable"),
@@ -157,7 +156,7 @@ CRIU = Bundle(
 
 
 def cache_directory() -> Path:
-    """Where unpacked bundles live: outside the checkout, so that a fresh clone need not download again."""
+    """Return the directory of unpacked bundles: outside the checkout, so that a fresh clone need not download again."""
     return Path(os.environ.get("PYDOCKERSHIM_CACHE", "/var/cache/pydockershim"))
 
 
@@ -165,7 +164,7 @@ def cache_directory() -> Path:
 
 
 def ensure_installed(names: Iterable[str]) -> tuple[str, ...]:
-    """Install those of the packages that are missing; returns which these were."""
+    """Install the missing packages; return their names."""
     missing = tuple(name for name in names if not is_installed(name))
     if missing:
         with step(f"installing {' '.join(missing)}"):
@@ -183,7 +182,7 @@ def is_installed(name: str) -> bool:
     try:
         status = run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name], timeout=30)
     except NodeError:
-        return False  # dpkg-query exits 1 for a package it has never heard of
+        return False  # dpkg-query exits 1 for an unknown package
     return status == "installed"
 
 
@@ -191,9 +190,9 @@ def is_installed(name: str) -> bool:
 
 
 def ensure_unpacked(bundle: Bundle) -> Unpacked:
-    """Return the unpacked bundle, from the cache or else downloaded from the first suite that has it.
+    """Return the unpacked bundle, from the cache or downloaded from the first suite that has it.
 
-    Raises NodeError with the reason of every suite when none will do.
+    Raises NodeError with the reason of every suite if none works.
     """
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
@@ -209,7 +208,7 @@ def unpacked(bundle: Bundle) -> Unpacked | None:
 
 
 def ubuntu_keyring(keys: Unpacked) -> Path:
-    """Return the keys that Ubuntu's archive is signed with, of UBUNTU_KEYS."""
+    """Return the keys that sign Ubuntu's archive, from UBUNTU_KEYS."""
     return keys.root / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 
@@ -234,7 +233,7 @@ def _downloaded(cache: Path, bundle: Bundle) -> Unpacked:
                 return _unpacked_from(suite, cache=cache, bundle=bundle)
         except NodeError as cause:
             reasons.append(f"{suite}: {cause}")
-    raise NodeError(f"unpack {bundle.name}: no suite will do\n" + "\n".join(reasons))
+    raise NodeError(f"unpack {bundle.name}: no usable suite\n" + "\n".join(reasons))
 
 
 def _unpacked_from(suite: str, *, cache: Path, bundle: Bundle) -> Unpacked:
@@ -262,15 +261,15 @@ def _unpacked_from(suite: str, *, cache: Path, bundle: Bundle) -> Unpacked:
 
 
 def _link_docker_init(root: Path) -> None:
-    # Docker looks for its init under this name; Debian makes the link in the installation script, which an
-    # unpacked package never runs.
+    # Docker looks for its init under this name; Debian creates the link in the installation script, which an unpacked
+    # package never runs.
     tini, link = root / "usr/bin/tini-static", root / "usr/bin/docker-init"
     if tini.exists() and not link.exists():
         link.symlink_to(tini.name)
 
 
 def _download_of_ubuntu(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> None:
-    """Let mmdebstrap, which knows where the archive is and which suites have its updates, download them."""
+    """Download with mmdebstrap, which knows Ubuntu's archive and the suites of its updates."""
     keyring = ubuntu_keyring(_ensure_unpacked(cache, UBUNTU_KEYS))
     download = f'cd {into} && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download -qq {" ".join(packages)}'
     options = [f"--keyring={keyring}", "--components=main,universe", f"--customize-hook={download}"]
@@ -302,11 +301,11 @@ def _download_of_debian(suite: str, *, cache: Path, packages: Sequence[str], int
 
 
 def mirror_from_targets(targets: str) -> str:
-    """Return the Debian mirror this machine uses.
+    """Return the Debian mirror of this machine.
 
-    `targets` has one line per package index, `URI release component`. The mirror is the one that serves
-    component `main` of a whole release: a name with a dash or slash (bookworm-updates, bookworm/updates) is
-    a supplement, and third parties that publish for a release use other component names.
+    `targets` has one line per package index, `URI release component`. The mirror is the one that serves component
+    `main` of a whole release: a name with a dash or slash (bookworm-updates, bookworm/updates) is a supplement, and
+    third parties that publish for a release use other component names.
     """
     for line in targets.splitlines():
         uri, _, rest = line.partition(" ")
@@ -317,15 +316,15 @@ def mirror_from_targets(targets: str) -> str:
 
 
 def source_line(mirror: str, *, suite: str) -> str:
-    """Return the apt source of one suite, checked with Debian's archive keys where these have their own file."""
+    """Return the apt source of one suite, signed by Debian's archive keys if they have a separate file."""
     options = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
     return f"deb {options}{mirror} {suite} main\n"
 
 
 def apt_configuration(private: Path) -> str:
-    """Return an apt configuration that keeps lists and state of its own below `private`.
+    """Return an apt configuration with separate lists and state below `private`.
 
-    The machine's other settings (proxy, certificates) stay in force. No package counts as installed there.
+    The machine's other settings, such as proxy and certificates, stay in force. No package counts as installed.
     """
     return "".join(
         f'{key} "{value}";\n'
@@ -337,8 +336,8 @@ def apt_configuration(private: Path) -> str:
             "Dir::Etc::sourcelist": private / "sources.list",
             "Dir::Etc::sourceparts": "/dev/null",
             "Dir::Etc::preferencesparts": "/dev/null",
-            "APT::Sandbox::User": "root",  # the cache need not be readable for apt's own user
-            "APT::Update::Error-Mode": "any",  # an index that cannot be fetched is a failure, not a warning
+            "APT::Sandbox::User": "root",  # the cache may be unreadable for apt's own user
+            "APT::Update::Error-Mode": "any",  # an index that cannot be fetched is an error, not a warning
             "Acquire::Retries": "2",
             "Acquire::Languages": "none",
         }.items()
@@ -346,13 +345,13 @@ def apt_configuration(private: Path) -> str:
 
 
 def package_of_archive(filename: str) -> tuple[str, str]:
-    """Split `name_version_architecture.deb`, where a colon of the version is written `%3a`."""
+    """Split `name_version_architecture.deb`, where `%3a` stands for a colon in the version."""
     name, version, _ = filename.split("_", 2)
     return name, unquote(version)
 
 
 def check_version(banner: str, *, least: tuple[int, ...]) -> None:
-    """Raise NodeError when the first version number in a program's banner is below `least`."""
+    """Raise NodeError if the first version number in a program's banner is below `least`."""
     found = re.search(r"\d+(?:\.\d+)*", banner)
     if found is None:
         raise NodeError(f"read a version: none in {banner!r}")

@@ -1,4 +1,4 @@
-"""Everything an isolated run needs, fetched before it begins: inside there is no network."""
+"""Fetches everything an isolated run needs before it begins: inside there is no network."""
 
 import os
 import sys
@@ -34,10 +34,10 @@ from release.errors import BuildError
 
 
 def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
-    """Install and unpack what is missing. `driver` makes the control groups of the run's containers.
+    """Install and unpack everything that is missing; `driver` is the cgroup driver of the run's containers.
 
-    The newer engine and kubectl are optional on a developer's machine, whose mirror may not carry them. With CI set
-    in the environment their absence is an error: tests against them must not vanish unnoticed.
+    The newer engine and kubectl are optional on a developer's machine, whose mirror may lack them. With CI set in the
+    environment a missing one is an error, so that no tests vanish unnoticed.
     """
     ensure_installed(HOST_PACKAGES)
     _fetch_wheels()
@@ -75,7 +75,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
 
 
 def _fetch_wheels() -> None:
-    """Fetch the libraries that packages bundle, and the oldest that will do."""
+    """Fetch the libraries that packages bundle, and the oldest allowed ones."""
     try:
         fetch_bundle([this_machine()])
         if sys.version_info[:2] <= LAST_PYTHON:

@@ -13,11 +13,11 @@ EXEC_PROGRAM = b"/shim/own_exec/__main__.py"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one process takes."""
+    """The resources of one process."""
 
     threads: int
     descriptors: int
-    """Without files of control groups."""
+    """Without cgroup files."""
     rss_mib: float
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class Size:
 
 
 def size(pid: int) -> Size:
-    """Measure a process of ours."""
+    """Measure a process."""
     proc = Path("/proc", str(pid))
     pages = int((proc / "statm").read_text().split()[1])
     return Size(
@@ -36,12 +36,12 @@ def size(pid: int) -> Size:
 
 
 def descriptors(pid: int) -> int:
-    """Count the open descriptors of a process, without files of control groups: each container has some."""
+    """Return the number of a process's open descriptors, without cgroup files, of which each container has some."""
     return sum(not _is_of_a_group(path) for path in _open_files(pid))
 
 
 def group_files(pid: int) -> list[str]:
-    """Return the paths of the files of control groups that a process has open."""
+    """Return the paths of a process's open cgroup files."""
     return [path for path in _open_files(pid) if _is_of_a_group(path)]
 
 
@@ -51,12 +51,12 @@ def _is_of_a_group(path: str) -> bool:
 
 def _open_files(pid: int) -> Iterator[str]:
     for link in Path("/proc", str(pid), "fd").iterdir():
-        with suppress(FileNotFoundError):  # it has just been closed
+        with suppress(FileNotFoundError):  # just closed
             yield str(link.readlink())
 
 
 def children(pid: int) -> list[int]:
-    """Return the ids of the child processes of a process, those that have ended and are not collected included."""
+    """Return the pids of a process's children, zombies included."""
     found: set[int] = set()
     for path in Path("/proc", str(pid), "task").glob("*/children"):
         with suppress(OSError):  # the thread has just ended
@@ -65,9 +65,9 @@ def children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    """Return a process's command line, empty for one that has gone.
+    """Return a process's command line, empty if it has gone.
 
-    Only for our own daemons and their children: of a process that hangs in the kernel this would not return.
+    Only for our own daemons and their children: it would block on a process that hangs in the kernel.
     """
     try:
         return Path("/proc", str(pid), "cmdline").read_bytes()
@@ -76,7 +76,7 @@ def command(pid: int) -> bytes:
 
 
 def executable(pid: int) -> str:
-    """Return the path of a process's program, empty for one that has gone."""
+    """Return the path of a process's executable, empty if it has gone."""
     try:
         return str(Path("/proc", str(pid), "exe").readlink())
     except OSError:
@@ -84,17 +84,17 @@ def executable(pid: int) -> str:
 
 
 def log_process_of(server: int) -> int | None:
-    """Return the id of a server's log process, None while there is none."""
+    """Return the pid of a server's log process, None while it is down."""
     return _child_of(server, LOG_PROCESS)
 
 
 def helper_of(server: int) -> int | None:
-    """Return the id of a server's helper process for host paths, None while there is none."""
+    """Return the pid of a server's helper process for host paths, None while it is down."""
     return _child_of(server, HELPER)
 
 
 def exec_program_of(server: int) -> int | None:
-    """Return the id of a server's program that runs commands in containers, None while there is none."""
+    """Return the pid of a server's exec program, None while it is down."""
     return _child_of(server, EXEC_PROGRAM)
 
 
@@ -104,12 +104,12 @@ def _child_of(server: int, module: bytes) -> int | None:
 
 
 def processes_of(module: bytes) -> set[int]:
-    """Return the ids of all processes that run a module of the server; only while no process hangs in the kernel."""
+    """Return the pids of all processes that run a module of the server. Blocks while a process hangs in the kernel."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/comm"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             name = path.read_bytes().strip()
-            # One that was executed by a descriptor has the number of that as its name.
+            # A process executed by a descriptor has its number as name.
             if (name.startswith(b"python") or name.isdigit()) and module in command(int(path.parent.name)):
                 found.add(int(path.parent.name))
     return found

@@ -1,4 +1,4 @@
-"""A private image registry on a loopback port, which Docker accepts without TLS and with a certificate of its own."""
+"""A private image registry on a loopback port, which Docker accepts without TLS or with a self-signed certificate."""
 
 import http.client
 import os
@@ -18,13 +18,13 @@ _STOP_SECONDS = 60
 USER = "kubelet"
 PASSWORD = "open sesame"
 _HTPASSWD = "kubelet:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW"
-"""The line for USER and PASSWORD. Ready-made: Python has no bcrypt, the only scheme the registry accepts."""
+"""The line for USER and PASSWORD. Precomputed: Python has no bcrypt, the only scheme that the registry accepts."""
 
 
 class Registry:
-    """One registry; with `private`, only USER with PASSWORD may push and pull, with `tls` it speaks TLS alone.
+    """One registry; with `private` only USER with PASSWORD may push and pull, with `tls` it speaks only TLS.
 
-    It listens on `address`, or else on a free port.
+    It listens on `address`, by default on a free port.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Registry:
         self.address = address or f"127.0.0.1:{free_port()}"
         self.auth_config = {"username": USER, "password": PASSWORD} if private else None
         (home / "htpasswd").write_text(_HTPASSWD + "\n")
-        # JSON is YAML, the format the registry reads.
+        # The registry reads YAML, of which JSON is a subset.
         (home / "config.yml").write_bytes(msgspec.json.encode(self._configuration(home)))
         self.daemon = Daemon([program, "serve", home / "config.yml"], log=home / "registry.log", env=dict(os.environ))
 
@@ -58,14 +58,14 @@ class Registry:
         self.daemon.start(ready=lambda: _answers(self.address, tls=self._tls), timeout=_START_SECONDS)
 
     def stop(self) -> None:
-        """Stop the registry; what was pushed stays until the run ends."""
+        """Stop the registry; pushed images stay until the run ends."""
         self.daemon.stop(timeout=_STOP_SECONDS)
 
     def push(self, api: docker.APIClient, image: str, *, name: str) -> str:
         """Push a local image as `<registry>/<name>` and return that reference.
 
-        `name` may carry a tag (else `latest`). The tag made for the push is removed again, so that a pull
-        of the reference is a real one.
+        `name` may include a tag (default `latest`). The local tag for the push is removed again, so that a pull of the
+        reference really downloads.
         """
         repository, _, tag = name.partition(":")
         reference = f"{self.address}/{repository}:{tag or 'latest'}"
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 
 def _certificate(home: Path) -> tuple[Path, Path]:
-    """Make a certificate for the loopback address, signed by itself; needs openssl."""
+    """Create a self-signed certificate for the loopback address; needs openssl."""
     certificate, key = home / "certificate.pem", home / "key.pem"
     subject = ["-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1"]
     kind = ["-newkey", "rsa:2048", "-nodes", "-days", "1"]

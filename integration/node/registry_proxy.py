@@ -1,4 +1,4 @@
-"""A way to a registry that can be made narrow, be blocked, or be reset, while a pull is under way."""
+"""A proxy to a registry that can throttle, block or reset connections during a pull."""
 
 import itertools
 import socket
@@ -11,11 +11,11 @@ from contextlib import suppress
 _PIECE = 16 * 1024
 _THROTTLED_PIECE = 128 * 1024
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""For SO_LINGER: nothing is waited for, and the peer gets RST instead of FIN."""
+"""For SO_LINGER: a close does not wait, and sends RST instead of FIN."""
 
 
 class Proxy:
-    """Passes TCP connections on to a registry, and what comes back only as far as it is allowed."""
+    """Forwards TCP connections to a registry; forwards answers only as far as allowed."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.partition(":")
@@ -28,55 +28,58 @@ class Proxy:
         self._open: set[int] = set()
         self._blocked: set[int] = set()
         self._resets = 0
-        """How many connections are going to be reset where others would be blocked."""
+        """How many connections will be reset instead of blocked."""
         self._seconds_per_byte = 0.0
         self._free_at = 0.0
-        """When all that has passed back would have gone through the narrow link."""
+        """When all forwarded bytes would have passed the throttled link."""
         threading.Thread(target=self._serve, name="proxy", daemon=True).start()
 
     def allow(self, size: int | None) -> None:
-        """Let `size` more bytes come back from the registry; None lets all pass from now on."""
+        """Let `size` more bytes of answers pass; None lets everything pass from now on."""
         with self._changed:
             self._allowed = None if size is None else (self._allowed or 0) + size
             self._changed.notify_all()
 
     def reset(self, *, after: int, times: int) -> None:
-        """Let `after` more bytes come back and reset `times` connections on which more would; then all pass."""
+        """Let `after` more bytes of answers pass, then reset the next `times` connections with more.
+
+        Then let all pass.
+        """
         with self._changed:
             self._resets = times
             self.allow(after)
 
     def is_done_resetting(self) -> bool:
-        """Whether all connections that were to be reset have been."""
+        """Whether all requested resets have happened."""
         with self._changed:
             return not self._resets
 
     def throttle(self, bytes_per_second: float) -> None:
-        """Let no more than this come back in a second, over all connections; before the first one is made."""
+        """Limit the rate of answers over all connections; call it before the first connection."""
         self._seconds_per_byte = 1 / bytes_per_second
 
     def wait_blocked(self, *, timeout: float) -> None:
-        """Wait until all that was allowed has passed and more would come."""
+        """Wait until all allowed bytes have passed and more are pending."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._blocked, timeout), "nothing was held back"
+            assert self._changed.wait_for(lambda: self._blocked, timeout), "no connection is blocked"
 
     def wait_given_up(self) -> None:
-        """Wait until the connections that were blocked are closed by the client.
+        """Wait until the client closes the blocked connections.
 
-        Docker notices only when more arrives that it has given up, so a little passes at a time; a client that goes
-        on would take all of it.
+        Docker notices only when more bytes arrive that it has given up, so a few pass at a time; a client that
+        continues would read all of them.
         """
         with self._changed:
             blocked = set(self._blocked)
-            assert blocked, "nothing was held back"
+            assert blocked, "no connection is blocked"
             for _ in range(50):
                 self.allow(_PIECE)
                 if self._changed.wait_for(lambda: not blocked & self._open, 0.2):
                     return
-        raise AssertionError("the client goes on")
+        raise AssertionError("the client has not given up")
 
     def close(self) -> None:
-        """Accept no connection, and let those that wait go."""
+        """Stop accepting connections, and unblock the open ones."""
         self._listener.close()
         self.allow(None)
 
@@ -106,7 +109,7 @@ class Proxy:
                 while piece:
                     if self._is_reset_due():
                         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                        client.shutdown(socket.SHUT_RD)  # the peer does not notice; the thread that reads closes
+                        client.shutdown(socket.SHUT_RD)  # the peer does not notice; the reading thread closes
                         return
                     size = self._wait_allowed(number, len(piece))
                     client.sendall(piece[:size])

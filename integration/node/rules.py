@@ -1,4 +1,4 @@
-"""What Docker and CNI plugins change of a machine's forwarding, and how it becomes again as it was."""
+"""The changes of Docker and CNI plugins to a machine's forwarding, and how they are undone."""
 
 import shlex
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ class Rules(msgspec.Struct):
     """How a machine forwards packets."""
 
     switches: dict[str, str] = {}
-    """Settings of the kernel that Docker and the plugins switch on."""
+    """Kernel settings that Docker and the plugins enable."""
     tables: dict[str, list[str]] = {}
     """Lines of iptables-save and ip6tables-save, without counters."""
     docker0: bool = False
-    """Whether Docker's bridge was there."""
+    """Whether Docker's bridge exists."""
 
 
 def rules_now() -> Rules:
-    """Return what there is now."""
+    """Return the current rules."""
     return Rules(
         switches={switch: (_NETWORK / switch).read_text().strip() for switch in _SWITCHES},
         tables={command: _lines(command) for command in _COMMANDS},
@@ -36,9 +36,9 @@ def rules_now() -> Rules:
 
 
 def restore(before: Rules) -> None:
-    """Remove the chains and rules of Docker and of CNI plugins that were not there before, and set the rest back.
+    """Remove new chains and rules of Docker and CNI plugins, and restore all settings.
 
-    Rules of others that were added since stay.
+    New rules of other programs stay.
     """
     for command in _COMMANDS:
         for words in list(undo_commands(before.tables[command], _lines(command))):
@@ -55,7 +55,7 @@ def _lines(command: str) -> list[str]:
 
 
 def undo_commands(before: list[str], now: list[str]) -> Iterator[list[str]]:
-    """Yield the words for iptables that lead from one listing back to the other: rules, then chains and policies."""
+    """Yield the arguments of iptables that undo the changes: first rules, then chains and policies."""
     chains: list[list[str]] = []
     there, policies, table = set(_with_tables(before)), dict(_policies(before)), ""
     for line in now:
@@ -70,7 +70,7 @@ def undo_commands(before: list[str], now: list[str]) -> Iterator[list[str]]:
                 chains.append(["-t", table, "-X", chain])
         elif line.startswith("-A") and (table, line) not in there and _is_theirs(line):
             words = shlex.split(line)
-            if not _is_theirs(words[1]):  # those of their chains go with the chain
+            if not _is_theirs(words[1]):  # rules in their chains go with the chain
                 yield ["-t", table, "-D", *words[1:]]
     yield from chains
 

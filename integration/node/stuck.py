@@ -1,6 +1,6 @@
-"""A process that hangs in the kernel, in munmap of a page of a volume that does not answer, as `ps` then does too.
+"""A process that hangs in the kernel, in munmap of a page of a hanging volume; `ps` hangs on it too.
 
-`python -m integration.node.stuck FILE` is that process: it holds the lock of its own address space while it waits.
+`python -m integration.node.stuck FILE` is that process: it holds the lock of its address space while it waits.
 """
 
 import ctypes
@@ -25,12 +25,12 @@ _SECONDS = 60.0
 
 @contextmanager
 def stuck_process(volume: HangingVolume) -> Iterator[int]:
-    """Have such a process while the block runs, and give its id; it ends as the volume answers again."""
+    """Run such a process while the block runs, and yield its pid; it ends when the volume answers again."""
     argv = [sys.executable, "-m", "integration.node.stuck", str(volume.file)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
-        assert process.stdout.readline(), "the process has not written to its page"
+        assert process.stdout.readline(), "the process did not write to its page"
         with volume.hanging(writes_only=True):
             process.send_signal(signal.SIGUSR1)
             wait_until(lambda: _waiting(process.pid) == _THREADS, _SECONDS)
@@ -42,7 +42,7 @@ def stuck_process(volume: HangingVolume) -> Iterator[int]:
 
 
 def _waiting(pid: int) -> int:
-    """Count the threads of a process that wait in the kernel and cannot be interrupted."""
+    """Return the number of a process's threads in uninterruptible sleep."""
     stats = (path.read_text() for path in Path("/proc", str(pid), "task").glob("*/stat"))
     return sum(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
 
@@ -61,7 +61,7 @@ def _hang(path: str) -> None:
     signal.sigwait({signal.SIGUSR1})
 
     def queue_for_the_lock() -> None:
-        # The first has only a reader's lock while it waits; readers like `ps` wait behind a writer that waits.
+        # The first thread holds only a read lock while it waits; readers such as `ps` wait behind a waiting writer.
         time.sleep(0.2)
         libc.mmap(None, 1 << 24, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
 

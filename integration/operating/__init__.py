@@ -1,1 +1,1 @@
-"""What is installed beside the server, by the programs that read it."""
+"""Files installed besides the server, tested with the programs that read them."""

@@ -1,4 +1,4 @@
-"""promtool and the alerts: on the series of alerts_test.yml, and on those recorded from a real server."""
+"""promtool and the alerts: on the series of alerts_test.yml, and on series recorded from a real server."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ MONITORING = Path(__file__).parents[2] / "packaging/monitoring"
 PORT = 9182
 LINK = "pods-recorded"
 MINUTES = 120
-"""For which the recorded values go on: longer than any alert waits."""
+"""Duration of the recorded values: longer than any alert waits."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def run(promtool: Path, *words: object) -> str:
     return reported.stdout
 
 
-def test_prometheus_understands_the_files(promtool: Path, rules: Path) -> None:
+def test_prometheus_accepts_the_files(promtool: Path, rules: Path) -> None:
     run(promtool, "check", "config", rules / "prometheus.yml")
     run(promtool, "check", "rules", rules / "alerts.yml")
 
@@ -57,13 +57,15 @@ def test_each_alert_fires_when_it_should(promtool: Path, rules: Path) -> None:
 
 
 def queries() -> list[str]:
-    """What the panels of the dashboard ask, for all instances, with an interval in the place of Grafana's."""
+    """Return the queries of the dashboard's panels, for all instances and with an interval in place of Grafana's
+    variable.
+    """
     panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
     found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
     return [query.replace("$instance", ".*").replace("$__rate_interval", "5m") for query in found]
 
 
-def test_prometheus_understands_each_panel_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+def test_prometheus_accepts_each_query_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries())]
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
@@ -72,7 +74,7 @@ def test_prometheus_understands_each_panel_of_the_dashboard(promtool: Path, tmp_
 
 
 def scraped() -> list[Sample]:
-    """One scrape; none while the log process is too busy to answer."""
+    """Return one scrape; empty while the log process is too busy to answer."""
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=20) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -80,7 +82,7 @@ def scraped() -> list[Sample]:
 
 
 def recorded() -> list[dict[str, str]]:
-    """The series of one scrape, each with its value for MINUTES, as promtool takes them."""
+    """Return the series of one scrape, each with a constant value for MINUTES, in promtool's format."""
     return [
         {"series": f"{sample.name}{{{labels(sample.labels)}}}", "values": f"{sample.value:g}x{MINUTES}"}
         for sample in wait_until(scraped)
@@ -92,7 +94,7 @@ def labels(own: dict[str, str]) -> str:
 
 
 def expected(alert: str) -> list[dict[str, Any]]:
-    """The alert as alerts_test.yml expects it, of the same instance."""
+    """Return the expected alerts of alerts_test.yml."""
     tests = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     [found] = [case["exp_alerts"] for case in cases if case["alertname"] == alert and case.get("exp_alerts")]
@@ -101,7 +103,7 @@ def expected(alert: str) -> list[dict[str, Any]]:
 
 
 def check_alerts(promtool: Path, rules: Path, series: list[dict[str, str]], *, firing: Sequence[str]) -> None:
-    """Check that these alerts fire on the series, and no others."""
+    """Check that exactly these alerts fire on the series."""
     [group] = yaml.safe_load((rules / "alerts.yml").read_text())["groups"]
     cases = [
         {
@@ -149,5 +151,5 @@ def without_docker(node: Node) -> Iterator[Server]:
 
 
 @pytest.mark.usefixtures("without_docker")
-def test_a_node_without_docker_has_one(promtool: Path, rules: Path) -> None:
+def test_a_node_without_docker_has_one_alert(promtool: Path, rules: Path) -> None:
     check_alerts(promtool, rules, recorded(), firing=["PydockershimDockerUnreachable"])

@@ -1,4 +1,4 @@
-"""fish and zsh read their completions; those of bash are tried in the unit tests, as bash is everywhere."""
+"""fish and zsh load their completions; unit tests cover bash, which every machine has."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ COMPLETIONS = Path(__file__).parents[2] / "packaging/completions"
 
 
 def library_path(root: Path) -> str:
-    """Return the directories of libraries that were unpacked beside their programs."""
+    """Return the library directories of the unpacked programs."""
     return ":".join(str(path) for path in sorted(root.glob("usr/lib/*-linux-gnu")))
 
 
@@ -40,7 +40,7 @@ def test_fish_completes(node: Node, tmp_path: Path, line: str, completed: str) -
     assert reported.stderr == ""
 
 
-def test_zsh_takes_them_for_the_command(node: Node, tmp_path: Path) -> None:
+def test_zsh_loads_the_completions(node: Node, tmp_path: Path) -> None:
     root = node.shells.root
     [modules] = root.glob("usr/lib/*-linux-gnu/zsh/*")
     functions = root / "usr/share/zsh/functions/Completion"

@@ -1,4 +1,4 @@
-"""`make demo` on a machine without Docker: a pod runs, and then the machine is as before."""
+"""`make demo` on a machine without Docker: a pod runs, and then the machine is unchanged."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ FILES = (
     "/var/log/pods",
 )
 OF_TESTS = (HOME, Path("/run/changes"))
-"""Where isolated tests have their own files."""
+"""Directories of the isolated tests."""
 SETTINGS = r"^net\.(bridge\.|ipv4\.ip_forward$|ipv[46]\.conf\.(all|default)\.)"
 OF_OTHERS = ("-N OTHERS", "-A OTHERS -d 203.0.113.7 -j DROP", "-A FORWARD -j OTHERS")
 _SECONDS = 300
@@ -37,7 +37,7 @@ _SECONDS = 300
 
 @contextmanager
 def mounted(*words: str | Path, place: Path) -> Iterator[None]:
-    """Mount what the words say on a directory, which is made if it is missing, for the block."""
+    """Mount a file system on a directory for the block; create the directory if it is missing."""
     missing = not place.exists()
     place.mkdir(parents=True, exist_ok=True)
     run(["mount", *words, place], timeout=_SECONDS)
@@ -51,7 +51,7 @@ def mounted(*words: str | Path, place: Path) -> Iterator[None]:
 
 @pytest.fixture
 def machine(node: Node) -> Iterator[Netns]:
-    """A machine with Docker's programs and CNI plugins that forwards nothing, and has rules of others."""
+    """A machine with Docker's programs and CNI plugins that forwards nothing, and has other programs' rules."""
     home = new_home("demo")
     home.mkdir()
     path = os.pathsep.join([*map(str, node.stable.path), os.environ["PATH"]])
@@ -70,7 +70,7 @@ def machine(node: Node) -> Iterator[Netns]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a demo could change of a machine."""
+    """The parts of a machine that a demo could change."""
 
     links: frozenset[str]
     rules: frozenset[str]
@@ -81,7 +81,7 @@ class Machine:
 
 
 def seen(netns: Netns) -> Machine:
-    """Return what there is now."""
+    """Return the current state."""
     saved = [line for program in ("iptables", "ip6tables") for line in netns.run(f"{program}-save").splitlines()]
     rules = (line.partition(" [")[0] for line in saved if line.startswith((":", "-A")))
     settings = netns.call(lambda: run(["sysctl", "--all", "--pattern", SETTINGS], timeout=_SECONDS))
@@ -91,7 +91,7 @@ def seen(netns: Netns) -> Machine:
     running = (command(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
     return Machine(
         links=frozenset(netns.run("ip -brief link").splitlines()),
-        # The first question about a table makes its chains.
+        # The first query of a table creates its chains.
         rules=frozenset(rule for rule in rules if not rule.endswith(" ACCEPT") or rule.startswith("-A")),
         settings=frozenset(settings.splitlines()),
         files=frozenset(files.splitlines()),
@@ -101,12 +101,12 @@ def seen(netns: Netns) -> Machine:
 
 
 def changes(before: Machine, after: Machine) -> dict[str, list[object]]:
-    """Return what is not in both, by its kind."""
+    """Return the differences by kind."""
     found = {field.name: getattr(before, field.name) ^ getattr(after, field.name) for field in fields(Machine)}
     return {name: sorted(values) for name, values in found.items() if values}
 
 
-def test_the_demo_runs_a_pod_and_leaves_the_machine_as_it_was(machine: Netns) -> None:
+def test_the_demo_runs_a_pod_and_leaves_the_machine_unchanged(machine: Netns) -> None:
     before = seen(machine)
     missing = [path for path in control_groups_of_docker() if not path.exists()]
 
@@ -122,12 +122,12 @@ def test_the_demo_runs_a_pod_and_leaves_the_machine_as_it_was(machine: Netns) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hello from outside of the node" in done.stdout
     assert changes(before, seen(machine)) == {}
-    # Another Docker may have made one meanwhile, with containers in it.
+    # Another Docker may have created a cgroup meanwhile, with containers in it.
     assert [path for path in missing if path.exists() and not any(child.is_dir() for child in path.iterdir())] == []
 
 
-def test_a_control_group_that_another_docker_uses_stays(node: Node) -> None:
-    """A hierarchy of the kernel with the group of a container in Docker's, as its owner sees it."""
+def test_a_cgroup_in_use_by_another_docker_stays(node: Node) -> None:
+    """Simulates Docker's cgroup with a container's cgroup inside."""
     own = control_groups_of_docker()[0].with_name(node.cgroup_parent.strip("/")) / "demo"
     group = own / "docker"
     container = group / "container"

@@ -1,4 +1,4 @@
-"""`install --docker` beside a real dockerd, whose unit a stand-in for systemctl runs: what it checks and puts back."""
+"""`install --docker` on a real dockerd, with a stand-in for systemctl: the checks, and the restored files."""
 
 import json
 import os
@@ -93,19 +93,19 @@ class Unit:
     pid_file: Path
 
     def install(self) -> list[str]:
-        """Change Docker's settings; what was announced."""
+        """Change Docker's settings; return the announcements."""
         said: list[str] = []
         run_steps(list(self.setup.steps()), announce=said.append, dry=False)
         return said
 
     @property
     def pid(self) -> int:
-        """The process of dockerd."""
+        """The pid of dockerd."""
         return int(self.pid_file.read_text())
 
     @property
     def answers(self) -> bool:
-        """Whether Docker does."""
+        """Whether Docker answers."""
         return answers(self.engine.socket)
 
 
@@ -159,7 +159,7 @@ def test_live_restore_is_on_after_a_reload(unit: Unit) -> None:
 
 @pytest.fixture
 def booted(unit: Unit) -> Iterator[None]:
-    """Make a node of systemd of this machine: the stand-in is asked, and Docker answers where it does by default."""
+    """Make this machine look like a systemd node: the stand-in is used, and Docker answers at its default socket."""
     BOOTED.mkdir(parents=True)
     SOCKET.symlink_to(unit.engine.socket)
     yield
@@ -180,7 +180,7 @@ def uninstalled(unit: Unit) -> None:
 
 @contextmanager
 def served_by(engine: Engine, dirs: NodeDirs) -> Iterator[Served]:
-    """Run a server, and leave the start and end of its Docker to the unit."""
+    """Run a server; the unit starts and stops its Docker."""
     flags = {
         "docker-endpoint": engine.url,
         "root-directory": dirs.state,
@@ -231,7 +231,7 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
 
 @pytest.mark.usefixtures("booted")
 @pytest.mark.parametrize("unit", [CGROUPFS], indirect=True)
-def test_the_runtime_stays_where_it_has_become_the_default(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_stays_if_it_is_the_default(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, dockerd would not start again."""
     monkeypatch.setattr("shim.install.docker._RELOAD_SECONDS", 1.0)
     installed(unit)
@@ -265,7 +265,7 @@ def test_a_docker_in_a_swarm_gets_no_live_restore_and_starts_again(unit: Unit) -
 
 
 @pytest.mark.parametrize("unit", [(*CGROUPFS, "--live-restore=false")], indirect=True)
-def test_a_setting_that_the_command_line_has_is_not_written(unit: Unit) -> None:
+def test_a_setting_of_the_command_line_is_not_written(unit: Unit) -> None:
     remark, *_ = unit.install()
 
     assert "--live-restore=false: remove that" in remark
@@ -273,7 +273,7 @@ def test_a_setting_that_the_command_line_has_is_not_written(unit: Unit) -> None:
 
 
 @pytest.mark.parametrize("unit", [(*CGROUPFS, "--log-level=info")], indirect=True)
-def test_a_file_that_contradicts_the_command_line_is_named_before_anything_is_done(unit: Unit) -> None:
+def test_a_file_that_contradicts_the_command_line_is_reported_before_any_change(unit: Unit) -> None:
     if unit.engine.name == "20.10":
         pytest.skip("its dockerd cannot check a file")
     FILE.write_text('{"log-level": "warn"}')
@@ -286,7 +286,7 @@ def test_a_file_that_contradicts_the_command_line_is_named_before_anything_is_do
 
 
 @pytest.mark.parametrize("unit", [("--cgroup-parent=/others",)], indirect=True)
-def test_the_driver_of_systemd_is_not_set_beside_a_parent_that_is_no_slice(unit: Unit) -> None:
+def test_the_systemd_driver_is_not_set_with_a_parent_that_is_no_slice(unit: Unit) -> None:
     remark, *_ = unit.install()
 
     assert "cgroup-parent /others of dockerd is not a slice" in remark
@@ -296,10 +296,10 @@ def test_the_driver_of_systemd_is_not_set_beside_a_parent_that_is_no_slice(unit:
 
 @pytest.mark.parametrize("unit", [("--cgroup-parent=/others",)], indirect=True)
 @pytest.mark.parametrize("before", [None, '{ "debug":false }'])
-def test_the_file_is_put_back_when_docker_does_not_come_up(
+def test_the_file_is_restored_if_docker_does_not_start(
     unit: Unit, before: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a reason that is not known here: the checks are taken away."""
+    """The checks are disabled, as if the reason were unknown to them."""
     monkeypatch.setattr("shim.install.daemon_json.hindrances", lambda *_, **__: {})
     if before is not None:
         FILE.write_text(before)
@@ -313,6 +313,6 @@ def test_the_file_is_put_back_when_docker_does_not_come_up(
 
 
 @pytest.mark.parametrize("unit", [(f"--config-file={OTHER_FILE}", *CGROUPFS)], indirect=True)
-def test_a_file_in_another_place_is_named(unit: Unit) -> None:
+def test_a_file_at_another_path_is_reported(unit: Unit) -> None:
     with pytest.raises(FailedPrecondition, match=r"reads /etc/docker/other\.json \(--config-file\)"):
         unit.install()

@@ -1,4 +1,4 @@
-"""The commands of docs/migration.md, on pods in the form of cri-dockerd, and on ours for the way back."""
+"""The commands of docs/migration.md, on pods in cri-dockerd's format, and on this server's pods for the way back."""
 
 import json
 import os
@@ -24,13 +24,13 @@ UNITS = Path(__file__).parents[2] / "packaging/systemd"
 LINK = "pods-moved"
 PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 LOOPBACK = {"cniVersion": "0.2.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}
-"""The network that cri-dockerd adds to each pod besides, under the same interface name (`network/cni/cni.go`)."""
+"""The network that cri-dockerd also adds to each pod, under the same interface name (`network/cni/cni.go`)."""
 HOST_PORT = 8080
 LABELS = {"io.kubernetes.docker.type": "podsandbox", "io.kubernetes.container.name": "POD", "app": "old"}
 
 
 class Shell:
-    """Runs blocks of the page; systemctl and pydockershim are noted and answered, everything else is real."""
+    """Runs blocks of the page; calls of systemctl and pydockershim are only recorded, everything else is real."""
 
     def __init__(self, engine: Engine, directory: Path) -> None:
         programs = directory / "programs"
@@ -45,7 +45,7 @@ class Shell:
         self._environ = {**os.environ, "PATH": ":".join(search), "DOCKER_HOST": engine.url, "HOME": str(directory)}
 
     def run(self, name: str, *, paths: Mapping[str, object] | None = None) -> str:
-        """Run a block, with other `paths` than those of a node; return what it prints."""
+        """Run a block, with the `paths` of a node replaced; return its output."""
         [block] = re.findall(rf"<!-- commands: {re.escape(name)} -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
         for path, other in (paths or {}).items():
             assert path in block
@@ -57,7 +57,7 @@ class Shell:
         return reported.stdout
 
     def called(self) -> list[str]:
-        """The calls of systemctl and pydockershim so far."""
+        """Return the calls of systemctl and pydockershim so far."""
         return self._called.read_text().splitlines()
 
 
@@ -76,7 +76,7 @@ def moved(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Serve
 
 
 def pod_of_cri_dockerd(served: Served, images: Images, node: Node) -> str:
-    """Make a pod as cri-dockerd does with CNI: container, cache entries of both networks, and checkpoint."""
+    """Run a pod as cri-dockerd does with CNI: container, cache entries of both networks, and checkpoint."""
     api = served.engine.api
     made: str = api.create_container(
         images.pause,
@@ -118,7 +118,7 @@ def pod_of_cri_dockerd(served: Served, images: Images, node: Node) -> str:
     return made
 
 
-def test_pods_of_cri_dockerd_with_host_ports_come_along_and_leave_nothing(
+def test_pods_of_cri_dockerd_with_host_ports_are_adopted_and_leave_nothing(
     moved: Served, images: Images, node: Node, shell: Shell, tmp_path: Path
 ) -> None:
     before = moved.snapshot()
@@ -150,7 +150,7 @@ def test_pods_of_cri_dockerd_with_host_ports_come_along_and_leave_nothing(
     assert moved.snapshot().leases == before.leases
 
 
-def test_the_chains_of_kubenet_go_and_no_others(shell: Shell) -> None:
+def test_only_the_chains_of_kubenet_are_removed(shell: Shell) -> None:
     before = nat_rules()
     for words in (
         *("-N KUBE-HOSTPORTS", "-N KUBE-HP-ABCDEFGHIJKLMNOP", "-N KUBE-SERVICES", "-A KUBE-SERVICES -j RETURN"),
@@ -168,7 +168,7 @@ def test_the_chains_of_kubenet_go_and_no_others(shell: Shell) -> None:
     assert sorted(after) == sorted([*before.splitlines(), "-N KUBE-SERVICES", "-A KUBE-SERVICES -j RETURN"])
 
 
-def test_pods_go_on_when_the_server_goes(moved: Served, images: Images, shell: Shell) -> None:
+def test_pods_keep_running_after_the_server_is_removed(moved: Served, images: Images, shell: Shell) -> None:
     logs = moved.dirs.logs / "going"
     going = pod_config("going", log_directory=str(logs))
     with_port = pod_config("with-port", port_mappings=[pb.PortMapping(container_port=80, host_port=HOST_PORT)])
@@ -196,13 +196,14 @@ def test_pods_go_on_when_the_server_goes(moved: Served, images: Images, shell: S
         "systemctl enable --now cri-docker.socket cri-docker.service",
     ]
 
-    # What cri-dockerd does then: kill, and DEL by the current configuration. The server itself stands in for it.
+    # cri-dockerd then kills the container, and runs DEL with the current configuration. The server stands in for it
+    # here.
     moved.restart()
     moved.cri.stop(sandbox)
     moved.cri.remove(sandbox)
 
 
-def test_what_is_left_of_the_server_goes(moved: Served, shell: Shell) -> None:
+def test_leftovers_of_the_server_are_removed(moved: Served, shell: Shell) -> None:
     sandbox = moved.cri.run(pod_config("last"))
     pin = moved.dirs.netns / f"cri-{sandbox}"
     moved.server.stop()
@@ -217,7 +218,7 @@ def test_what_is_left_of_the_server_goes(moved: Served, shell: Shell) -> None:
     moved.restart()
 
 
-def test_the_units_are_those_that_are_there() -> None:
+def test_the_units_named_by_the_page_exist() -> None:
     named = set(re.findall(r"pydockershim\.(?:service|socket)", PAGE))
 
     assert named

@@ -1,1 +1,1 @@
-"""Tests of what users install, built here and installed as they do."""
+"""Tests of the packages that users install, built here and installed as users do."""

@@ -1,7 +1,7 @@
-"""A root of Debian for aarch64, whose programs QEMU runs one by one on this machine.
+"""A Debian root file system for aarch64, whose programs run on this machine through QEMU.
 
-The kernel starts the emulator for them by a table (binfmt_misc) of a user namespace of their own, so that the machine's
-table stays as it is. Linux has tables of namespaces from 6.7 on.
+The kernel starts the emulator by a binfmt_misc table in a separate user namespace, so that the machine's table stays
+unchanged. Linux supports tables in namespaces from 6.7 on.
 """
 
 import os
@@ -24,7 +24,10 @@ PYTHON = "3.11"
 _SUITE = "bookworm"
 _EMULATOR = Bundle(name="qemu-user-static", suites=(_SUITE,), packages=("qemu-user-static",))
 _DEPENDENCIES = ("libc6", "libstdc++6", "python3")
-"""Of our package: no other library is in the root, so that one that the package does not name is missing."""
+"""Dependencies of our package.
+
+The root has no other library, so a library that the package forgets to name is missing.
+"""
 _OF_DPKG = ("base-files", "coreutils", "dash", "diffutils", "dpkg", "findutils", "grep", "libc-bin", "sed")
 _OF_TESTS = ("base-passwd", "mount")
 _TEST_TOOLS = ("hypothesis>=6.100", "pytest>=8.3", "pytest-timeout>=2.3")
@@ -38,7 +41,7 @@ cp "$1/usr/share/base-passwd/passwd.master" "$1/etc/passwd"
 cp "$1/usr/share/base-passwd/group.master" "$1/etc/group"
 mkdir -p "$1/dev" "$1/proc" "$1/run" "$1/srv"
 """
-"""What dpkg and scripts of packages would write: unpacking without them takes seconds and not many minutes."""
+"""Writes dpkg's status and the files of packages' scripts: this takes seconds, real installations many minutes."""
 _PACKAGES = (*_DEPENDENCIES, *_OF_DPKG, *_OF_TESTS)
 _ARCHIVE = f"root-aarch64-{digest(*_PACKAGES, _RECORD)}.tar"
 _WHEELS = f"wheels-aarch64-{digest(*_TEST_TOOLS)}"
@@ -47,7 +50,7 @@ _UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", 
 _TABLE = Path("/proc/sys/fs/binfmt_misc")
 _MAGIC = rb"\x7fELF\x02\x01\x01" + rb"\x00" * 9 + rb"\x02\x00\xb7\x00"
 _MASK = rb"\xff" * 7 + rb"\x00" + rb"\xff" * 8 + rb"\xfe\xff\xff\xff"
-"""Of the head of a program for aarch64; the byte for the system's kind may be any."""
+"""Magic and mask of the header of programs for aarch64; the byte for the OS ABI may have any value."""
 _INSIDE = """\
 mount -t binfmt_misc binfmt_misc {table}
 cat {entry} >{table}/register
@@ -63,34 +66,34 @@ _ENVIRON = {
 
 
 def ensure_prepared() -> None:
-    """Fetch and make what is missing."""
+    """Fetch and build everything that is missing."""
     ensure_unpacked(_EMULATOR)
     _ensure_root()
     _ensure_wheels()
 
 
 def why_not() -> str:
-    """Return why there can be no such root here, or nothing."""
+    """Return why this machine cannot use such a root, empty if it can."""
     if os.uname().machine == MACHINE.name:
-        return "this machine is one itself"
+        return "this machine is an aarch64 itself"
     words = [*_UNSHARE, "mount", "-t", "binfmt_misc", "binfmt_misc", str(_TABLE)]
     tried = subprocess.run(words, capture_output=True, text=True, check=False)
-    return f"the kernel has no table of emulators for a namespace: {tried.stderr.strip()}" if tried.returncode else ""
+    return f"the kernel has no binfmt_misc table in namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """A root, unpacked into a directory."""
+    """A root file system, unpacked into a directory."""
 
     path: Path
 
     def command(self, *words: str) -> list[str]:
-        """Return the command of this machine that becomes a program of the root."""
+        """Return the command of this machine that runs a program of the root."""
         script = _INSIDE.format(table=_TABLE, entry=self._entry(), root=self.path)
         return [*_UNSHARE, "sh", "-ec", script, "sh", *words]
 
     def tried(self, *words: str, seconds: float = _SECONDS, environ: Sequence[tuple[str, str]] = ()) -> tuple[int, str]:
-        """Run a program in it and return its exit status and what it prints."""
+        """Run a program in the root and return its exit status and output."""
         done = subprocess.run(
             self.command(*words),
             env={**_ENVIRON, **dict(environ)},
@@ -104,7 +107,7 @@ class Emulated:
         return done.returncode, done.stdout
 
     def run(self, *words: str) -> str:
-        """Run a program that succeeds, and return what it prints."""
+        """Run a program that must succeed, and return its output."""
         code, output = self.tried(*words)
         assert code == 0, f"{' '.join(words)}: exit status {code}\n{output}"
         return output
@@ -112,13 +115,13 @@ class Emulated:
     def _entry(self) -> Path:
         emulator = os.fsencode(ensure_unpacked(_EMULATOR).root / "usr/bin/qemu-aarch64-static")
         entry = self.path.with_name("entry")
-        # F: opened now, so that it need not be in the root.
+        # F: the emulator is opened now, so that it need not be in the root.
         entry.write_bytes(b":aarch64:M::" + b":".join((_MAGIC, _MASK, emulator)) + b":F")
         return entry
 
 
 def unpacked_root(directory: Path) -> Emulated:
-    """Unpack a fresh root, with the programs that run unit tests in `/srv/tools`."""
+    """Unpack a fresh root, with the tools that run unit tests in `/srv/tools`."""
     root = directory / "root"
     root.mkdir()
     run(["tar", "--extract", "--file", cache_directory() / _ARCHIVE, "--directory", root], timeout=_SECONDS)

@@ -1,4 +1,4 @@
-"""Packages, built once, and a root of a node that they are installed into."""
+"""Packages, built once, and the root of a node for their installation."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ from release.bundle import this_machine
 _COMMAND_SECONDS = 300
 _LONG = ("fresh", "test_aarch64.py", "test_all_kinds.py")
 _PLACES = ("etc", "opt", "usr", "var/lib")
-"""Of a root: where a package puts files."""
+"""Directories of a root in which packages put files."""
 _OF_DPKG = "var/lib/dpkg"
-"""Which has something new on any occasion."""
+"""Changes at any time."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -35,14 +35,14 @@ class Packages:
     directory: Path
 
     def one(self, pattern: str) -> Path:
-        """Return the one package whose name fits."""
+        """Return the only package whose name matches."""
         (found,) = self.directory.glob(pattern)
         return found
 
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Build what every run of the tests builds."""
+    """Build the packages that every run of the tests builds."""
     directory = tmp_path_factory.mktemp("packages") / "made"
     build_into(directory, ["wheel", "sdist", "deb"], [this_machine()])
     return Packages(directory)
@@ -50,23 +50,23 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root of a node that does not run: that of this machine, with its changes in memory."""
+    """The root of a node that is not running: this machine's, with changes in memory."""
 
     path: Path
 
     def run(self, *words: str | Path) -> str:
-        """Run a program in it and return what it prints; NodeError when it fails."""
+        """Run a program in the root and return its output; raise NodeError if it fails."""
         environ = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         return run(["chroot", self.path, *words], timeout=_COMMAND_SECONDS, env=environ)
 
     def fails(self, *words: str | Path) -> str:
-        """Run a program that fails and return what it says."""
+        """Run a program that must fail and return its error output."""
         done = subprocess.run(["chroot", self.path, *words], capture_output=True, text=True, check=False)
         assert done.returncode != 0
         return done.stderr
 
     def files(self) -> set[str]:
-        """Return all paths where a package puts files."""
+        """Return all paths in the directories where packages put files."""
         found: set[str] = set()
         for place in _PLACES:
             for directory, names, files in os.walk(self.path / place):
@@ -82,7 +82,7 @@ class Root:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    """Mount the file system of this machine a second time; what is changed in it is in memory, and gone at the end."""
+    """Mount this machine's root file system a second time; changes are in memory, and discarded at the end."""
     memory = tmp_path / "memory"
     memory.mkdir()
     run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", memory], timeout=_COMMAND_SECONDS)
@@ -90,19 +90,19 @@ def root(tmp_path: Path) -> Iterator[Root]:
         for name in ("upper", "work", "lower", "root"):
             (memory / name).mkdir()
         place = memory / "root"
-        # By a bind mount of its own, without what is mounted below `/`.
+        # A bind mount, without the file systems mounted below `/`.
         run(["mount", "--bind", "/", memory / "lower"], timeout=_COMMAND_SECONDS)
         options = f"lowerdir={memory}/lower,upperdir={memory}/upper,workdir={memory}/work"
         run(["mount", "-t", "overlay", "-o", options, "overlay", place], timeout=_COMMAND_SECONDS)
         run(["mount", "--rbind", "/dev", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "--make-rslave", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "-t", "proc", "proc", place / "proc"], timeout=_COMMAND_SECONDS)
-        # The test of the demo, which may run beside this one, makes these on the machine and removes them.
+        # The test of the demo, which may run at the same time, creates and removes these directories on the machine.
         for name in ("usr/lib/cni", "var/lib/docker"):
             (place / name).mkdir(exist_ok=True)
-        # A server that has run on this machine leaves its state there, which a purge would remove.
+        # A purge would remove the state of a server that has run on this machine.
         shutil.rmtree(place / "var/lib/pydockershim", ignore_errors=True)
-        # Each dpkg would index all manual pages of this machine again, which takes seconds.
+        # Without this, each dpkg would index all manual pages of this machine again, which takes seconds.
         (place / "var/lib/man-db/auto-update").unlink(missing_ok=True)
         yield Root(place)
     finally:

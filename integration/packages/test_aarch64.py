@@ -1,4 +1,4 @@
-"""The packages for aarch64, installed into a root of that machine type and run by an emulator."""
+"""The packages for aarch64, installed into a root of that architecture and run by an emulator."""
 
 import shutil
 from collections.abc import Iterator
@@ -32,16 +32,16 @@ UNIT_TESTS = (
     "tests/cri",
     "tests/spec",
 )
-"""Of what compiled libraries do: messages, JSON and TOML, calls over a socket."""
+"""Tests of code that uses compiled libraries: messages, JSON and TOML, calls over a socket."""
 
 NOT_HERE = (
-    # The library of traces is no part of a package.
+    # The tracing library is not in the package.
     "--ignore=tests/cri/test_tracing.py",
-    # It becomes another user, and a namespace with one user cannot.
+    # This test switches to another user, which a namespace with one user does not have.
     "--deselect=tests/config/test_load.py::test_unreadable_default_file_is_reported",
-    # The emulator does not know mount_setattr(2).
+    # The emulator does not implement mount_setattr(2).
     "--ignore=tests/spec/test_read_only.py",
-    # They have deadlines, which are short for an emulator.
+    # Their deadlines are too short for an emulator.
     "--ignore=tests/base/test_spawn.py",
     "--ignore=tests/credentials/test_store.py",
     "--ignore=tests/cri/test_event_order.py",
@@ -81,7 +81,7 @@ def test_the_debian_package_runs(root: Emulated) -> None:
 
 
 @pytest.mark.timeout(_SECONDS)
-def test_doctor_finds_that_there_is_no_docker(root: Emulated) -> None:
+def test_doctor_reports_a_missing_docker(root: Emulated) -> None:
     code, output = root.tried("pydockershim", "doctor")
 
     assert code == 1
@@ -100,13 +100,13 @@ def test_the_single_file_unpacks_itself_and_runs(root: Emulated) -> None:
 
 @pytest.fixture
 def dirs(node: Node) -> NodeDirs:
-    """Directories that have the same path in the root."""
+    """Directories with the same path in the root."""
     return make_node_dirs(node, new_home("aarch64"))
 
 
 @pytest.fixture
 def server(root: Emulated, engine: Engine, dirs: NodeDirs) -> Iterator[Server]:
-    """The server of the Debian package, on a real engine and with paths that the engine has, too."""
+    """The server of the Debian package, on a real engine and with paths that the engine shares."""
     here = root.path / HOME.relative_to("/")
     here.mkdir(parents=True)
     run(["mount", "--bind", "--make-private", HOME, here], timeout=_SECONDS)
@@ -130,7 +130,7 @@ def server(root: Emulated, engine: Engine, dirs: NodeDirs) -> Iterator[Server]:
 
 @pytest.mark.timeout(_SECONDS)
 def test_the_server_runs_a_pod_on_the_network_of_the_node(server: Server, images: Images, dirs: NodeDirs) -> None:
-    # A network of its own needs rights that the root of a user namespace does not have.
+    # A pod network needs privileges that the root user of a user namespace lacks.
     config = pod_config("emulated", linux=HOST_NETWORK, log_directory=str(dirs.logs))
     with connected(server.socket) as cri:
         assert cri.runtime.Version(pb.VersionRequest()).runtime_name == "docker"
@@ -152,7 +152,7 @@ def test_the_server_runs_a_pod_on_the_network_of_the_node(server: Server, images
 @pytest.mark.timeout(_SECONDS)
 def test_unit_tests_pass_with_the_libraries_of_the_package(root: Emulated, tmp_path: Path) -> None:
     source = copied_source(tmp_path / "source").tree
-    # What is tested is what the package has installed.
+    # The installed package is tested, not the checkout.
     shutil.rmtree(source / "shim")
     shutil.copytree(source, root.path / "srv/source")
     script = 'cd /srv/source && exec /usr/lib/pydockershim/bin/python3 -m pytest -p no:cacheprovider "$@"'

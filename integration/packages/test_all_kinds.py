@@ -1,4 +1,4 @@
-"""What is built before a release: RPM, single file, bill of materials, for both machine types; and twice the same."""
+"""Release builds: RPM, single file and bill of materials for both architectures, and reproducibility."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ OTHER_MACHINE = "aarch64"
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that a release has."""
+    """All files of a release."""
     directory = tmp_path_factory.mktemp("released") / "made"
     build_into(directory, KINDS, list(MACHINES.values()))
     return directory
@@ -27,12 +27,12 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def placed(root: Root, released: Path) -> Path:
-    """The packages, where the root has them."""
+    """The packages, copied into the root."""
     shutil.copytree(released, root.path / "srv/released")
     return Path("/srv/released")
 
 
-def test_each_kind_is_there_for_each_machine(released: Path) -> None:
+def test_a_release_has_each_kind_for_each_machine(released: Path) -> None:
     assert {path.name for path in released.iterdir()} == {
         f"pydockershim-{__version__}-py3-none-any.whl",
         f"pydockershim-{__version__}.tar.gz",
@@ -53,7 +53,7 @@ def test_a_second_build_gives_the_same_bytes(released: Path, tmp_path: Path) -> 
     assert checksums(list(again.iterdir())) == checksums(list(released.iterdir()))
 
 
-def test_the_bill_of_materials_has_what_the_lock_names(released: Path) -> None:
+def test_the_bill_of_materials_lists_the_locked_libraries(released: Path) -> None:
     locked = {
         line.split("==")[0]
         for line in (Path(__file__).parents[2] / "packaging/bundle.txt").read_text().splitlines()
@@ -66,7 +66,7 @@ def test_the_bill_of_materials_has_what_the_lock_names(released: Path) -> None:
         assert bill["metadata"]["component"]["name"] == "pydockershim"
 
 
-def test_the_licence_of_each_library_is_there(released: Path) -> None:
+def test_the_licences_of_all_libraries_are_included(released: Path) -> None:
     text = (released / "LICENCES.txt").read_text()
 
     for library in ("grpcio", "protobuf", "msgspec", "docker", "PyYAML"):
@@ -78,7 +78,7 @@ def test_an_rpm_installs_a_node_and_leaves_nothing(root: Root, placed: Path) -> 
     root.run("rpm", "--initdb")
     before = {path for path in root.files() if not path.startswith("var/lib/rpm")}
 
-    # Python and the C library of this machine are no RPMs.
+    # Python and the C library of this machine are not RPMs.
     root.run("rpm", "--install", "--nodeps", package)
     assert root.run("pydockershim", "version").splitlines()[0] == f"pydockershim {__version__}"
     assert "/run/cri-dockerd.sock" in root.text("/etc/crictl.yaml")
@@ -102,7 +102,7 @@ def test_a_single_file_installs_a_node_and_leaves_nothing(root: Root, placed: Pa
     assert root.files() ^ before == {LINK}
 
 
-def test_a_single_file_says_which_machine_it_is_for(root: Root, placed: Path) -> None:
+def test_a_single_file_names_its_architecture(root: Root, placed: Path) -> None:
     program = placed / f"pydockershim-{__version__}-{OTHER_MACHINE}.pyz"
 
     done = subprocess.run(["chroot", root.path, "python3", program], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The Debian package, installed by dpkg into the root of a machine that does not run."""
+"""The Debian package, installed by dpkg into the root of a machine that is not running."""
 
 import re
 import shutil
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.timeout(900)  # the first test waits until the packages
 
 @pytest.fixture
 def deb(root: Root, packages: Packages) -> str:
-    """The package, copied to where the root has it."""
+    """The package, copied into the root."""
     package = packages.one("*.deb")
     shutil.copyfile(package, root.path / "srv" / package.name)
     return f"/srv/{package.name}"
 
 
-def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: str) -> None:
+def test_install_upgrade_and_purge_leave_the_machine_unchanged(root: Root, deb: str) -> None:
     before = root.files()
 
     root.run("dpkg", "--install", deb)
@@ -57,7 +57,7 @@ def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: 
     assert root.files() ^ before == {"etc/pydockershim", "etc/pydockershim/conf.d", "etc/pydockershim/conf.d/mine.toml"}
 
 
-def test_a_removal_keeps_the_configuration_and_a_purge_takes_it(root: Root, deb: str) -> None:
+def test_a_removal_keeps_the_configuration_and_a_purge_deletes_it(root: Root, deb: str) -> None:
     before = root.files()
     root.run("dpkg", "--install", deb)
     root.run("pydockershim", "install", "--docker", "--cni", "10-bridge", "--no-start")
@@ -74,7 +74,7 @@ def test_a_removal_keeps_the_configuration_and_a_purge_takes_it(root: Root, deb:
     assert root.files() ^ before == set()
 
 
-def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
+def test_files_are_only_in_the_directories_of_the_package(root: Root, deb: str) -> None:
     listed = root.run("dpkg-deb", "--contents", deb)
     paths = {Path("/", line.split()[5]) for line in listed.splitlines()}
 
@@ -106,7 +106,7 @@ def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
     }
 
 
-def test_a_python_that_is_not_bundled_is_named(root: Root, deb: str) -> None:
+def test_a_python_without_bundled_libraries_is_reported(root: Root, deb: str) -> None:
     root.run("dpkg", "--install", deb)
     launcher = root.path / "usr/lib/pydockershim/bin/pydockershim"
     launcher.write_text(launcher.read_text().replace("'3.11', ", ""))
@@ -116,7 +116,7 @@ def test_a_python_that_is_not_bundled_is_named(root: Root, deb: str) -> None:
     )
 
 
-def test_libraries_of_the_system_are_of_packages_that_it_names(root: Root, deb: str) -> None:
+def test_used_system_libraries_are_in_the_dependencies(root: Root, deb: str) -> None:
     root.run("dpkg", "--install", deb)
     own = (path for path in root.files() if path.startswith("usr/lib/pydockershim/"))
     compiled = [f"/{path}" for path in own if path.endswith(".so")]
@@ -127,5 +127,5 @@ def test_libraries_of_the_system_are_of_packages_that_it_names(root: Root, deb: 
     assert "libstdc++.so.6" in used
     owners = {root.run("dpkg-query", "--search", f"*/{name}").partition(":")[0] for name in used}
     named = re.findall(r"([a-z0-9+-]+) \(", root.run("dpkg-deb", "--field", deb, "Depends"))
-    # The library of GCC comes with that of C++.
+    # GCC's library comes with the C++ library.
     assert owners - {"libgcc-s1"} <= set(named)

@@ -1,4 +1,4 @@
-"""A pod with the oldest libraries that pyproject.toml allows, and with the newest that are known: those in packages."""
+"""A pod with the oldest libraries that pyproject.toml allows, and with the newest, which packages bundle."""
 
 import sys
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ _SECONDS = 300
 
 
 def newest() -> list[str]:
-    """The requirements that the lock names."""
+    """Return the requirements in the lock."""
     return [line.split()[0] for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#")]
 
 
 def names(requirements: Sequence[str]) -> set[str]:
-    """Names of libraries in one spelling."""
+    """Return normalized names of libraries."""
     return {line.partition("==")[0].lower().replace("_", "-") for line in requirements}
 
 
 @pytest.fixture(scope="module", params=["lowest", "newest"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the server and libraries of one end, by its interpreter."""
+    """Return the interpreter of an environment with the server and the oldest or the newest libraries."""
     if request.param == "newest":
         wheels = wheels_for(fetch_bundle([this_machine()]), this_machine(), f"3.{sys.version_info.minor}")
         wanted = newest()
@@ -60,7 +60,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return place / "bin/python"
 
 
-def test_a_pod_runs_with_libraries_of_either_end(
+def test_a_pod_runs_with_the_oldest_and_the_newest_libraries(
     installed: Path, engine: Engine, images: Images, node_dirs: NodeDirs
 ) -> None:
     (node_dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(node_dirs.cni_leases)))

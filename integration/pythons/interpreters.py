@@ -1,7 +1,7 @@
 """Interpreters of other versions: the machine's, or Debian's, unpacked.
 
-Debian's of a later release needs a later C library than the machine has. So that library is unpacked beside it, and the
-program's own headers name both; whatever it starts goes on with the machine's.
+A Python of a later Debian release may need a later C library than the machine's. So that library is unpacked too, and
+the program's headers name it and its loader; child processes use the machine's.
 """
 
 import platform
@@ -21,7 +21,7 @@ _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"
 
 
 def find(version: str) -> Path:
-    """Return an interpreter: of the search path, of pyenv, or else of Debian's next release; NodeError for none."""
+    """Return an interpreter from PATH, from pyenv, or from Debian's next release; raise NodeError if none runs."""
     name = f"python{version}"
     of_pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}"))
     for path in (shutil.which(name), *of_pyenv):
@@ -31,13 +31,13 @@ def find(version: str) -> Path:
 
 
 def exact_version(interpreter: Path) -> str:
-    """Return the version with its last number."""
+    """Return the exact version."""
     code = "import platform; print(platform.python_version())"
     return run([interpreter, "-I", "-c", code], timeout=_SECONDS).strip()
 
 
 def _runs(interpreter: Path) -> bool:
-    """Return whether it runs: what pyenv puts on the search path may not."""
+    """Return whether the interpreter runs; a shim of pyenv on PATH may not."""
     try:
         exact_version(interpreter)
     except NodeError:

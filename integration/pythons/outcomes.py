@@ -1,4 +1,4 @@
-"""What became of the unit tests on one version of Python, and its form as JSON."""
+"""The outcome of the unit tests on one version of Python, and its JSON format."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ Libraries = Literal["newest", "lowest"]
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many tests ended in each way, and the names of those that failed."""
+    """Numbers of tests by outcome, and the names of the failed ones."""
 
     passed: int = 0
     skipped: int = 0
@@ -24,25 +24,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The unit tests on one version of Python; `missing` says why they were not run."""
 
     version: str
-    """Of pydockershim."""
+    """Version of pydockershim."""
     python: str
-    """With its last number."""
+    """Exact version."""
     libraries: Libraries
-    """The newest ones, or the oldest that will do."""
+    """The newest libraries, or the oldest allowed ones."""
     architecture: str
     date: str
-    """Day, in UTC, as in ISO 8601."""
+    """Day in UTC, in the format of ISO 8601."""
     counts: Counts = Counts()
     missing: str = ""
 
     @property
     def minor(self) -> str:
-        """Version of Python without its last number."""
+        """Major and minor version of Python."""
         return ".".join(self.python.split(".")[:2])
 
 
 def counts(report: Path) -> Counts:
-    """Count the tests of pytest's report as XML. One that fails, and fails again at its teardown, counts once."""
+    """Count the tests in pytest's XML report. A test that fails in its call and its teardown counts once."""
     states: dict[str, str] = {}
     for test in ET.parse(report).getroot().iter("testcase"):
         name = f"{test.attrib['classname']}::{test.attrib['name']}"
@@ -64,18 +64,18 @@ def write(path: Path, outcomes: Iterable[Outcome]) -> None:
 
 
 def read(path: Path) -> tuple[Outcome, ...]:
-    """Read the outcomes of a file; msgspec.DecodeError names what is wrong with it."""
+    """Read the outcomes of a file. Raises msgspec.DecodeError for invalid content."""
     return msgspec.json.decode(path.read_bytes(), type=tuple[Outcome, ...])
 
 
 def kept(directory: Path = KEPT) -> tuple[Outcome, ...]:
-    """Return all outcomes of the files of a directory, in the order of the versions."""
+    """Return all outcomes in the files of a directory, in the order of the versions."""
     found = (outcome for path in directory.glob(f"{UNIT_TESTS}_*.json") for outcome in read(path))
     return tuple(sorted(found, key=_order))
 
 
 def file_name(outcome: Outcome) -> str:
-    """Return the name of the file that keeps an outcome: a newer one of the same takes its place."""
+    """Return the name of the file of an outcome; a newer outcome of the same combination replaces it."""
     parts = (UNIT_TESTS, outcome.version, f"python-{outcome.minor}", outcome.libraries, outcome.architecture)
     return "_".join(parts) + ".json"
 

@@ -1,6 +1,6 @@
-"""A long life in short: many probes, pods, sessions and restarts of Docker, after which nothing may be left.
+"""Soak test: many probes, pods, sessions and restarts of Docker, after which nothing may be left behind.
 
-phases   what is done, scaled
-figures  what server and log process took before and after, and what was left (pure)
-samples  what there is on the node at one moment
+phases   the work, scaled
+figures  the sizes of server and log process before and after, and the leftovers (pure)
+samples  the processes of the node at one moment
 """

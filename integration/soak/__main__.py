@@ -1,4 +1,4 @@
-"""A long life in short: `python -m integration.soak` in isolation. Ends with 1 when something is not as it was."""
+"""Soak test: `python -m integration.soak`, in isolation. Exits with 1 if anything grew or was left behind."""
 
 import argparse
 import math
@@ -14,13 +14,13 @@ from integration.soak.samples import sample, settled
 
 PROBES, PODS, SESSIONS, RESTARTS = 10_000, 2_000, 200, 20
 WARM_UP = 0.05
-"""Of everything, before the first sample; but all sessions: threads and buffers are kept for the most there were."""
+"""Share of the work before the first sample, but all sessions: threads and buffers stay at their maximum."""
 _LEAST = 8
-"""Of each kind in the warm-up."""
+"""Minimum of each kind in the warm-up."""
 
 
 def main() -> int:
-    """Run it, and print what it has found."""
+    """Run the soak test, and print its report."""
     arguments = _parser().parse_args()
     began = time.monotonic()
     try:
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def soak(engine: str, *, scale: float) -> Report:
-    """Do everything, scaled. NodeError when it cannot be set up."""
+    """Do all work, scaled. Raises NodeError if setup fails."""
     with prepared(engine, settings={"live-restore": True}) as setup, serving(setup) as (server, cri):
         node = Node(setup, server, cri)
         print("warm-up", flush=True)
@@ -77,7 +77,7 @@ def _scaled(count: int, scale: float) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.soak", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to run on (%(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="how much of everything (%(default)s)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for all amounts (%(default)s)")
     return parser
 
 

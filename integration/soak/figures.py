@@ -1,4 +1,4 @@
-"""What was measured and what is promised. Pure."""
+"""The figures and the promised limits. Pure."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from integration.bench.figures import Bar, bar_of
 from integration.node.processes import Size
 
 GROWTH = 1.05
-"""How many times as much as after the warm-up a process may take at the end."""
+"""Bound on the size of a process at the end, relative to its size after the warm-up."""
 _NAME = 44
 
 
@@ -20,19 +20,19 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     server: Size
     log_process: Size
     processes: dict[str, int]
-    """How many there are of each name."""
+    """Number of processes by name."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, and for how long."""
+    """The work of one phase, and its duration."""
 
     name: str
     count: int
     seconds: float
     rss_mib: float
-    """Of the server, at its end."""
+    """The server's, at the end of the phase."""
     failures: dict[str, int]
-    """How often something else came of it than what was expected, by what it was."""
+    """Unexpected results, and how often each occurred."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,24 +46,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether everything is as promised."""
+        """Whether all promises are kept."""
         return all(bar.met for bar in self.bars)
 
 
 def processes_left(before: Sample, after: Sample) -> list[str]:
-    """Say which processes there are more of than before."""
+    """Return the processes that became more."""
     more = Counter(after.processes) - Counter(before.processes)
     return [f"processes: {count} {name}" for name, count in sorted(more.items())]
 
 
 def bars(phases: list[Phase], *, before: Sample, after: Sample, left_behind: list[str]) -> list[Bar]:
-    """Compare with what is promised."""
+    """Compare the figures with the promised limits."""
     failures = sum(sum(phase.failures.values()) for phase in phases)
     return [
         *_growth("server", before.server, after.server),
         *_growth("log process", before.log_process, after.log_process),
         bar_of("left behind", unit="", limit=0, value=len(left_behind)),
-        bar_of("calls that ended otherwise than expected", unit="", limit=0, value=failures),
+        bar_of("calls with unexpected results", unit="", limit=0, value=failures),
     ]
 
 
@@ -74,7 +74,7 @@ def _growth(name: str, before: Size, after: Size) -> Iterator[Bar]:
 
 
 def as_table(report: Report) -> str:
-    """Return the report to read."""
+    """Return the report as text."""
     return "\n".join(_lines(report))
 
 

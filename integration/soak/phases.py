@@ -1,4 +1,4 @@
-"""What a node does in its life, many times over. Each phase says what came of its calls if not what was expected."""
+"""The work of a node's life, many times over. Each phase reports the unexpected results of its calls."""
 
 import threading
 import time
@@ -26,19 +26,19 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 PROBES_AT_ONCE = 48
-"""A probe waits a second for its timeout and does nothing."""
+"""Probes at once; each waits a second for its timeout and does nothing."""
 PROBE_SECONDS = 1
 TARGETS = 16
 """Pods that are probed and run sessions."""
 PROBES = (("sleep", "3600"), ("sh", "-c", "sleep 3600 & sleep 3600"), ("sh", "-c", "trap '' TERM; sleep 3600"))
-"""Commands that do not end: alone, with a child, and deaf to SIGTERM."""
+"""Commands that do not exit: alone, with a child, and ignoring SIGTERM."""
 _PROGRESS_SECONDS = 10.0
 _BACK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where phases happen."""
+    """The node on which the phases run."""
 
     setup: Setup
     server: Server
@@ -46,7 +46,7 @@ class Node:
 
 
 class Progress:
-    """Counts what is done, and prints it every ten seconds. Thread-safe."""
+    """Counts the work done, and prints it every ten seconds. Thread-safe."""
 
     def __init__(self, name: str, total: int, server: Server) -> None:
         self._name = name
@@ -69,7 +69,7 @@ class Progress:
         self._thread.join()
 
     def attempt(self, action: Callable[[], object], *, expected: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        """Do one of them; anything but the code that is expected is a failure."""
+        """Do one piece of work; any status code but `expected` is a failure."""
         code, words = grpc.StatusCode.OK, ""
         try:
             action()
@@ -82,7 +82,7 @@ class Progress:
                 self._failures[f"{code.name} {words}"] += 1
 
     def phase(self) -> Phase:
-        """Return what has been done."""
+        """Return the work done so far."""
         with self._lock:
             return Phase(
                 name=self._name,
@@ -103,7 +103,7 @@ class Progress:
 
 
 def probes(node: Node, *, count: int) -> Phase:
-    """Run execs that do not end within their timeout."""
+    """Run execs that exceed their timeout."""
     with Progress("timed-out exec probes", count, node.server) as progress, targets(node) as pods:
 
         def probe(number: int) -> None:
@@ -118,9 +118,9 @@ def probes(node: Node, *, count: int) -> Phase:
 
 
 def pods(node: Node, *, count: int) -> Phase:
-    """Make pods and remove them."""
+    """Run pods and remove them."""
     client = PodClient(node.cri)
-    with Progress("pods made and removed", count, node.server) as progress:
+    with Progress("pods run and removed", count, node.server) as progress:
 
         def come_and_go(number: int) -> None:
             name = f"soak-{number}"
@@ -137,7 +137,7 @@ def pods(node: Node, *, count: int) -> Phase:
 
 
 def sessions(node: Node, *, count: int) -> Phase:
-    """Have exec sessions at once, whose clients then all go away."""
+    """Open exec sessions at once, then close all of their clients."""
     with Progress("exec sessions at once", count, node.server) as progress, targets(node) as pods:
         with ExitStack() as opened:
 
@@ -152,7 +152,7 @@ def sessions(node: Node, *, count: int) -> Phase:
 
 
 def docker_restarts(node: Node, *, count: int) -> Phase:
-    """Restart dockerd under pods that go on."""
+    """Restart dockerd under pods that keep running."""
     with Progress("restarts of dockerd", count, node.server) as progress, targets(node) as pods:
         for number in range(count):
             node.setup.engine.restart()
@@ -163,7 +163,7 @@ def docker_restarts(node: Node, *, count: int) -> Phase:
 
 @contextmanager
 def targets(node: Node) -> Iterator[list[TimedPod]]:
-    """Have some pods while the block runs."""
+    """Keep some pods up while the block runs."""
     client = PodClient(node.cri)
 
     def up(number: int) -> TimedPod:
@@ -184,12 +184,12 @@ def _spread(action: Callable[[int], None], count: int, *, at_once: int) -> None:
 
 
 def _sleeping(node: Node, pods: Sequence[TimedPod]) -> int:
-    """Count processes of sessions, as Docker lists them."""
+    """Return the number of session processes, as Docker lists them."""
     return sum(
         any("sleep 3600" in word for word in row) and not any("sleep 3600 &" in word for word in row)
         for pod in pods
         for row in node.setup.engine.api.top(pod.container)["Processes"]
-    ) - len(pods)  # each container's own
+    ) - len(pods)  # each container's main process
 
 
 def _all_run(cri: Cri, pods: Sequence[TimedPod]) -> bool:

@@ -1,4 +1,4 @@
-"""Bars from samples that are made up."""
+"""Bars from invented samples."""
 
 import pytest
 
@@ -35,12 +35,12 @@ def report(after: Sample, *, failures: dict[str, int] | None = None) -> Report:
     ],
     ids=["as before", "within", "threads", "descriptors", "memory", "a process", "fewer processes", "a failure"],
 )
-def test_bars(made: Report, missed: int) -> None:
+def test_a_bar_is_missed_above_its_limit(made: Report, missed: int) -> None:
     assert sum(not bar.met for bar in made.bars) == missed
     assert made.passed is (missed == 0)
 
 
-def test_the_report_says_what_is_left() -> None:
+def test_the_report_lists_leftovers() -> None:
     made = report(sample(processes={"dockerd": 2, "sleep": 3}), failures={"UNKNOWN no such thing": 2})
     table = figures.as_table(made)
     assert "left behind: processes: 3 sleep" in table

@@ -1,1 +1,1 @@
-"""A machine of version 2 control groups where there is none: this one's files under Debian's kernel, emulated."""
+"""An emulated machine with cgroup v2: this machine's files under Debian's kernel."""

@@ -1,10 +1,10 @@
-"""Run a command on this machine's files, under a kernel whose control groups are of version 2.
+"""Run a command on this machine's files, under an emulated kernel with cgroup v2.
 
 python -m integration.vm .venv/bin/python -m integration.node run .venv/bin/pytest integration/stats --engine 28
 
-Nothing it writes stays, but what it writes to the directory of `--share`: /run/vm, and for what is isolated, which has
-a /run of its own, /disk/share. Without hardware to help, everything takes ten to thirty times as long, so tests that
-wait for something may give up too soon.
+All written files are discarded, except those in the directory of `--share`: inside, it is /run/vm, and for isolated
+commands, which have a separate /run, /disk/share. Without hardware support everything takes ten to thirty times as
+long, so tests with timeouts may fail.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from integration.vm.machine import run_in_vm
 
 
 def main() -> int:
-    """Run it, and return its exit status."""
+    """Run the command, and return its exit status."""
     arguments = _parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="pydockershim-vm-") as scratch:
         share = arguments.share or Path(scratch, "share")
@@ -37,9 +37,11 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.vm")
-    parser.add_argument("--systemd", action="store_true", help="with systemd as the first process")
-    parser.add_argument("--share", type=Path, help="directory that is /run/vm and /disk/share inside, and stays")
-    parser.add_argument("--seconds", type=float, default=600.0, help="after which it is ended (%(default)s)")
+    parser.add_argument("--systemd", action="store_true", help="run systemd as process 1")
+    parser.add_argument(
+        "--share", type=Path, help="directory that is /run/vm and /disk/share inside; its files are kept"
+    )
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit (%(default)s)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
     return parser
 

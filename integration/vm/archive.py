@@ -1,4 +1,4 @@
-"""Archives as the kernel unpacks them at its start: cpio, in the format `newc` of its documentation."""
+"""Archives for the kernel's initramfs: cpio, in the format `newc` of the kernel's documentation."""
 
 import itertools
 import stat
@@ -13,7 +13,7 @@ class Archive:
         self._numbers = itertools.count(1)
 
     def add_directory(self, name: str) -> None:
-        """Add a directory; those around it come first."""
+        """Add a directory, after its parents."""
         self._add(name, mode=stat.S_IFDIR | 0o755)
 
     def add_file(self, name: str, content: bytes) -> None:
@@ -29,12 +29,13 @@ class Archive:
         self._add(name, mode=stat.S_IFCHR | 0o600, device=(major, minor))
 
     def end(self) -> None:
-        """Write what says that nothing follows."""
+        """Write the trailer."""
         self._add("TRAILER!!!", mode=0)
 
     def _add(self, name: str, *, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
         label = name.encode() + b"\0"
-        # Number, mode, owner, group, links, time, size, device, device of the node, length of the name, checksum.
+        # Inode, mode, owner, group, links, time, size, device (2), device of the node (2), length of the name,
+        # checksum.
         fields = (next(self._numbers), mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(label), 0)
         head = b"070701" + b"".join(b"%08x" % field for field in fields) + label
         self._file.write(_padded(head) + _padded(content))

@@ -1,4 +1,4 @@
-"""One boot: QEMU's emulator, Debian's kernel, and this machine's root file system, which is read but not written."""
+"""One boot: QEMU's emulator, Debian's kernel, and this machine's root file system, read-only."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ _DISK_BYTES = 4 << 30
 _SWAP_BYTES = 256 << 20
 _APT_SECONDS = 60
 _TABLE_SECONDS = 600
-"""It reads each of some thousand modules."""
+"""Timeout of depmod, which reads some thousand modules."""
 
 _SUITE = "bookworm"
 _QEMU = Bundle(
@@ -38,7 +38,7 @@ _MODULES = (
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p", "overlay"),
     *("crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4", "loop"),
 )
-"""In the order in which they need each other."""
+"""Kernel modules in the order of their dependencies."""
 
 _INIT = """\
 #!/bin/sh
@@ -108,8 +108,8 @@ exec /lib/systemd/systemd --unit=vm.service
 
 
 def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bool, seconds: float) -> int:
-    """Run a command, its output on ours, and return its exit status; NodeError when there is none in time."""
-    ensure_installed(("apparmor",))  # Docker asks for its parser; the emulated machine has this one's files
+    """Run a command with its output on ours, and return its exit status; raise NodeError if it does not end in time."""
+    ensure_installed(("apparmor",))  # Docker runs its parser; the emulated machine has this machine's files
     qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel()), ensure_unpacked(BUSYBOX)
     program = busybox.root / "bin/busybox"
     ensure_module_table(kernel, busybox=program)
@@ -135,12 +135,12 @@ def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bo
     except subprocess.TimeoutExpired as cause:
         raise NodeError(f"no end within {seconds:g} s") from cause
     except (subprocess.CalledProcessError, FileNotFoundError, ValueError) as cause:
-        raise NodeError(f"it ended before the command did: {cause}") from cause
+        raise NodeError(f"the machine stopped before the command ended: {cause}") from cause
 
 
 def _kernel() -> Bundle:
-    """Name the package behind `linux-image-amd64`, which changes with every release."""
-    # By the lists that packages to be unpacked come from: the machine's own may know a newer one.
+    """Return the package behind `linux-image-amd64`, which changes with every release."""
+    # With the package lists of the bundles: the machine's own lists may know a newer package.
     env = {"APT_CONFIG": str(cache_directory() / f"apt/{_SUITE}/apt.conf")}
     for line in run(["apt-cache", "depends", "linux-image-amd64"], timeout=_APT_SECONDS, env=env).splitlines():
         word, _, name = line.strip().partition("Depends: ")
@@ -150,10 +150,10 @@ def _kernel() -> Bundle:
 
 
 def ensure_module_table(kernel: Unpacked, *, busybox: Path) -> None:
-    """Write what modprobe reads; where the package is installed, its script does so."""
+    """Write modprobe's tables, as the package's installation script does."""
     (modules,) = (kernel.root / "lib/modules").iterdir()
     made = modules / "tables-are-whole"
-    if not made.exists():  # the tables themselves are there from the beginning of a run that may have been ended
+    if not made.exists():  # the tables themselves exist early in a run, which may have been interrupted
         run([busybox, "depmod", "-b", kernel.root, modules.name], timeout=_TABLE_SECONDS)
         made.touch()
 
@@ -178,7 +178,7 @@ def _write_initramfs(path: Path, *, kernel: Unpacked, busybox: Path, first: str)
 def _arguments(qemu: Unpacked, kernel: Unpacked, *, scratch: Path, share: Path) -> list[str]:
     (image,) = (kernel.root / "boot").glob("vmlinuz-*")
     data = [word for part in ("qemu", "seabios") for word in ("-L", str(qemu.root / "usr/share" / part))]
-    # An emulated CPU: where this machine is one itself, there may be no help for another inside.
+    # An emulated CPU: this machine may be virtual itself, without nested virtualization.
     shape = ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(_MEMORY_MIB), "-net", "none"]
     boot = ["-kernel", str(image), "-initrd", str(scratch / "initramfs")]
     shares = [

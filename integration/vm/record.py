@@ -1,7 +1,7 @@
-"""Record what a kernel writes about a container of a pod: `python -m integration.vm.record DRIVER DIRECTORY`.
+"""Record the cgroup files of a pod's container: `python -m integration.vm.record DRIVER DIRECTORY`.
 
-To be run inside of `integration.vm`; see tests/cgroup/data/README.md. The container has a quota, is pushed into swap,
-reads and writes a disk, and is frozen while its files are copied, so that what Docker says of it is of the same moment.
+Runs inside `integration.vm`; see tests/cgroup/data/README.md. The container has a quota, is pushed into swap, and reads
+and writes a disk. It is frozen while its files are copied, so that they match Docker's stats.
 """
 
 import os
@@ -24,7 +24,7 @@ _PARENTS: dict[CgroupDriver, str] = {
     "cgroupfs": f"/kubepods/burstable/pod{_POD}",
     "systemd": f"kubepods-burstable-pod{_POD.replace('-', '_')}.slice",
 }
-"""Where the kubelet puts a pod, by the driver of its containers' control groups."""
+"""The kubelet's cgroup parent of a pod, by cgroup driver."""
 _MIB = 1 << 20
 _CGROUP = Path("/sys/fs/cgroup")
 _SECONDS = 300
@@ -81,7 +81,7 @@ def _started(engine: Engine, driver: CgroupDriver) -> str:
     engine.api.start(container)
     wait_until((shared / "done").exists, seconds=_SECONDS)
     group = _group_of(engine, container)
-    # Until its quota has been felt.
+    # Wait until the quota has throttled it.
     wait_until(lambda: "nr_throttled 0\n" not in (group / "cpu.stat").read_text(), seconds=_SECONDS)
     return container
 
@@ -115,7 +115,7 @@ def _record(engine: Engine, container: str, *, directory: Path) -> None:
 def _copy(group: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for file in (file for pattern in _FILES for file in group.glob(pattern)):
-        with suppress(OSError):  # some can only be written
+        with suppress(OSError):  # some files are write-only
             (directory / file.name).write_bytes(file.read_bytes())
 
 

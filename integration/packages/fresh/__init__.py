@@ -1,1 +1,1 @@
-"""Fresh machines of distributions, booted with systemd in containers: `make test-packages`."""
+"""Fresh machines of several distributions, booted with systemd in containers: `make test-packages`."""

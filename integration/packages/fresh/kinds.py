@@ -15,7 +15,7 @@ from shim import __version__
 
 NEWER = f"{__version__}+newer"
 _ADDED = "usr/lib/pydockershim/common/shim/added"
-"""A directory that the newer version alone has."""
+"""A directory that only the newer version has."""
 _APT = ("apt-get", "--yes")
 _DNF = ("dnf", "--assumeyes", "--releasever=1", "--disablerepo=*")
 _SECONDS = 300
@@ -24,23 +24,23 @@ _PROVIDES = MappingProxyType({"bash": "/bin/sh", "libstdc++": LIBRARIES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Commands that end with a package, and those for the one that is installed."""
+    """Commands for a package file, which they end with, and for the installed package."""
 
     install: tuple[str, ...]
-    """Also a newer version over an older one."""
+    """Also upgrades an older version."""
     downgrade: tuple[str, ...]
     remove: tuple[str, ...]
     version: tuple[str, ...]
     build: Callable[[Path], tuple[Path, Path]]
-    """Build the package and a newer one, below a directory."""
+    """Build the package and a newer version, below a directory."""
     prepare: Callable[[Machine, Path], None]
-    """Prepare a machine for it, with files below a directory."""
+    """Prepare a machine for the package, with files below a directory."""
     left: frozenset[str] = frozenset()
-    """Paths that a removal leaves of a node whose config.toml was edited."""
+    """Paths that stay after a removal if config.toml was edited."""
 
 
 def build_debs(directory: Path) -> tuple[Path, Path]:
-    """Build the Debian package, and the same under a newer version."""
+    """Build the Debian package, and a copy with a newer version."""
     build = _build(directory)
     [package] = build.debs()
     tree = directory / "newer"
@@ -54,7 +54,7 @@ def build_debs(directory: Path) -> tuple[Path, Path]:
 
 
 def build_rpms(directory: Path) -> tuple[Path, Path]:
-    """Build the RPM, and the same under a newer version."""
+    """Build the RPM, and a copy with a newer version."""
     build = _build(directory)
     [package] = build.rpms()
     stage = build.stage(this_machine())
@@ -64,9 +64,9 @@ def build_rpms(directory: Path) -> tuple[Path, Path]:
 
 
 def build_names(directory: Path, packages: Mapping[str, str]) -> list[Path]:
-    """Build RPMs without files, versions by name: what rpm is to know of programs that it has not installed.
+    """Build RPMs without files, given versions by name, for programs that were not installed by rpm.
 
-    The shell and the C++ library, which every distribution has, are always among them.
+    The shell and the C++ library, which every distribution has, are always included.
     """
     directory.mkdir()
     for name, version in {**packages, "bash": "5", "libstdc++": "12"}.items():
@@ -81,7 +81,7 @@ def build_names(directory: Path, packages: Mapping[str, str]) -> list[Path]:
 
 
 def dnf_install(machine: Machine, packages: Sequence[Path], *options: str) -> tuple[int, str]:
-    """Install RPMs and return dnf's exit status and what it prints."""
+    """Install RPMs and return dnf's exit status and output."""
     return machine.tried(*_DNF, *options, "install", *(machine.put(package) for package in packages))
 
 
@@ -99,11 +99,11 @@ def _add(tree: Path) -> None:
 
 
 def _prepare_deb(_machine: Machine, _directory: Path) -> None:
-    """Do nothing: it is Debian."""
+    """Do nothing: the machine is Debian."""
 
 
 def _prepare_rpm(machine: Machine, directory: Path) -> None:
-    """Have rpm know the Python and the C library that dpkg has installed."""
+    """Register the Python and the C library that dpkg has installed with rpm."""
     python = machine.run("python3", "-c", "import platform; print(platform.python_version())").strip()
     library = machine.run("getconf", "GNU_LIBC_VERSION").split()[1]
     names = build_names(directory / "names", {"python3": python, "glibc": library})

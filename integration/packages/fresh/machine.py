@@ -1,4 +1,4 @@
-"""A fresh machine: a privileged container with systemd as its first process, and no network."""
+"""A fresh machine: a privileged container with systemd as process 1 and without a network."""
 
 import io
 import tarfile
@@ -33,7 +33,7 @@ _OF_OTHERS = (
     "/var/lib/systemd",
     "/var/lib/cni",
 )
-"""Where package managers, Docker, systemd and the CNI plugins have something new at any time."""
+"""Directories that package managers, Docker, systemd and the CNI plugins change at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Machine:
     container: str
 
     def run(self, *words: str) -> str:
-        """Run a command to its end and return what it prints; NodeError when it fails."""
+        """Run a command to its end and return its output; raise NodeError if it fails."""
         code, output = self.tried(*words)
         if code != 0:
             raise NodeError(f"{' '.join(words)}: exit status {code}\n{output}")
         return output
 
     def tried(self, *words: str) -> tuple[int, str]:
-        """Run a command and return its exit status and what it prints."""
+        """Run a command and return its exit status and output."""
         api = self.engine.api
         started = api.exec_create(self.container, list(words), environment={"DEBIAN_FRONTEND": "noninteractive"})
         output = api.exec_start(started["Id"])
@@ -66,12 +66,12 @@ class Machine:
         return f"/srv/{file.name}"
 
     def files(self) -> set[str]:
-        """Return all paths where an installation puts files."""
+        """Return all paths in the directories where an installation puts files."""
         leave = [word for place in _OF_OTHERS for word in ("-path", place, "-prune", "-o")]
         return set(self.run("find", *_PLACES, *leave, "-print").splitlines())
 
     def mounts(self) -> set[str]:
-        """Return where something is mounted."""
+        """Return all mount points."""
         return {line.split()[4] for line in self.run("cat", "/proc/self/mountinfo").splitlines()}
 
     def load(self, *images: Image) -> None:
@@ -85,12 +85,12 @@ class Machine:
 
     @contextmanager
     def cri(self) -> Iterator[Cri]:
-        """Connect to the server of the machine, by way of the root of its first process."""
+        """Connect to the server of the machine, through the root directory of its process 1."""
         with connected(self._root / _SOCKET) as cri:
             yield cri
 
     def refusal(self) -> str:
-        """Return what the server says to a client that it refuses with UNAVAILABLE."""
+        """Return the error text of a server that refuses clients with UNAVAILABLE."""
         with grpc.insecure_channel(f"unix:{self._root / _SOCKET}") as channel:
             stub = api_pb2_grpc.RuntimeServiceStub(channel)
             try:
@@ -99,7 +99,7 @@ class Machine:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
                     return str(error.details())
                 raise
-        raise NodeError("the server refuses nothing")
+        raise NodeError("the server did not refuse the call")
 
     @property
     def _root(self) -> Path:
@@ -110,13 +110,13 @@ class Machine:
         wait_until(lambda: self.tried("systemctl", "is-system-running", "--wait")[1].strip() in _BOOTED, _BOOT_SECONDS)
 
     def is_active(self, *units: str) -> bool:
-        """Return whether all these units run."""
-        # Without --quiet, systemctl is content with one of several.
+        """Return whether all these units are active."""
+        # Given several units, systemctl succeeds if one of them is active.
         return all(self.tried("systemctl", "is-active", unit)[0] == 0 for unit in units)
 
 
 _BOOTED = ("running", "degraded")
-"""Degraded by units that a container cannot start, such as those of the kernel's file systems."""
+"""Degraded: some units, such as the kernel's file systems, cannot start in a container."""
 
 
 @contextmanager
@@ -132,7 +132,8 @@ def booted(engine: Engine, suite: str) -> Iterator[Machine]:
         tmpfs={"/tmp": "", "/run": ""},
         network_mode="none",
     )
-    # systemd takes its arguments in a container for those of the kernel: newer ones refuse control groups v1 without.
+    # In a container systemd reads kernel parameters from its arguments; newer versions refuse cgroup v1 without this
+    # one.
     command = ["/lib/systemd/systemd", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]
     made = api.create_container(
         f"{tag}:test",

@@ -1,4 +1,4 @@
-"""What fresh machines are made of, and what the packages for them need, while there is a network."""
+"""Prepares the root file systems of fresh machines and the dependencies of packages, which needs a network."""
 
 import hashlib
 import sys
@@ -20,12 +20,12 @@ DEBIAN = ("bookworm", "trixie")
 """Debian 12 and 13."""
 
 UBUNTU = ("noble",)
-"""Ubuntu 24.04, which has other versions of Python, Docker, systemd and the plugins."""
+"""Ubuntu 24.04, with other versions of Python, Docker, systemd and the plugins."""
 
 SUITES = (*DEBIAN, *UBUNTU)
 
 RECOMMENDED = ("docker.io", "containernetworking-plugins", "iptables")
-"""A root has the archives of these and of what they need, as a download leaves them; they are not installed."""
+"""A root has the downloaded archives of these packages and their dependencies; they are not installed."""
 
 _PACKAGES = ("systemd-sysv", "dbus", "python3", "dnf", "iproute2", "kmod", "procps")
 _DOWNLOAD = "apt-get install --download-only --yes --quiet --option APT::Install-Recommends=true"
@@ -34,7 +34,7 @@ _SECONDS = 1800
 
 
 def root_archive(suite: str) -> Path:
-    """Return where the archive of a root is."""
+    """Return the path of a root's archive."""
     return cache_directory() / f"root-{suite}-{digest(suite, *_packages(suite), *RECOMMENDED)}.tar"
 
 
@@ -44,7 +44,7 @@ def build_tools() -> Path:
 
 
 def ensure_roots() -> None:
-    """Make the archives that are missing."""
+    """Build the missing archives."""
     for suite in SUITES:
         archive = root_archive(suite)
         if archive.exists():
@@ -59,12 +59,12 @@ def ensure_roots() -> None:
 
 
 def _packages(suite: str) -> tuple[str, ...]:
-    # What Debian requires of every root, Ubuntu does not.
+    # Debian's apt is essential, Ubuntu's is not.
     return (*_PACKAGES, "apt") if suite in UBUNTU else _PACKAGES
 
 
 def _archive_options(suite: str) -> list[str]:
-    """Return what mmdebstrap, which knows where the archive of a suite is, has to be told about it."""
+    """Return options for Ubuntu's archive; mmdebstrap knows the URLs of all suites."""
     if suite not in UBUNTU:
         return []
     # Docker and the plugins are in universe.
@@ -72,7 +72,7 @@ def _archive_options(suite: str) -> list[str]:
 
 
 def ensure_build_tools() -> None:
-    """Fetch what is missing of the wheels that pip needs to build a wheel."""
+    """Fetch the wheels that pip needs to build a wheel, unless they exist."""
     if not build_tools().exists():
         partial = build_tools().with_suffix(".new")
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
@@ -81,7 +81,7 @@ def ensure_build_tools() -> None:
 
 
 def digest(*words: str) -> str:
-    """Return what names a thing in the cache by what it is made of."""
+    """Return a name in the cache, derived from the contents."""
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""The image of the Dockerfile, built on Debian packages without a network, and run as the file's head says."""
+"""The image of the Dockerfile, built on Debian packages without a network, and run as the file's header says."""
 
 import os
 import re
@@ -37,7 +37,7 @@ _SECONDS = 900
 def engine(node: Node, pause_image: Image) -> Iterator[Engine]:
     """An engine for this image alone, with the images of pods.
 
-    Not 20.10, which gives privileged containers capabilities that not every machine has.
+    Not 20.10, which gives privileged containers capabilities that some machines lack.
     """
     made = make_engine(node, "28", variant="image")
     made.start()
@@ -51,7 +51,7 @@ def engine(node: Node, pause_image: Image) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def cli(engine: Engine, node: Node) -> list[str]:
-    """Docker's command line client, at this engine."""
+    """Docker's command line client for this engine."""
     return [str(program("docker", node.stable.path)), "--host", engine.url]
 
 
@@ -89,7 +89,7 @@ def build(cli: list[str], context: Path, *options: str) -> None:
 
 @contextmanager
 def present(*directories: Path) -> Iterator[None]:
-    """Have directories that a node has; those that were made for the block are removed after it."""
+    """Create the missing directories of a node; remove them after the block."""
     made: list[Path] = []
     try:
         for directory in directories:
@@ -112,21 +112,21 @@ def mounted(source: Path, target: Path) -> Iterator[None]:
         run(["umount", target], timeout=_SECONDS)
 
 
-def words_of_the_head() -> list[str]:
-    """Return the words of the command that the head gives, from `run` on, without the image."""
+def words_of_the_header() -> list[str]:
+    """Return the words of the command in the header, from `run` on, without the image."""
     command = re.search(r"#   docker (run .*?) pydockershim\n", TEXT, flags=re.DOTALL)
     assert command is not None
     return command[1].replace("\\\n#", "").split()
 
 
 @pytest.mark.timeout(1800)
-def test_the_image_runs_a_pod_as_its_head_says(engine: Engine, cli: list[str], built: str, node: Node) -> None:
+def test_the_command_in_the_header_runs_a_pod(engine: Engine, cli: list[str], built: str, node: Node) -> None:
     plugins = node.tools.root / "usr/lib/cni"
     CONF.mkdir(parents=True, exist_ok=True)
     conf = CONF / "10-pods.conflist"
     conf.write_text(conflist(bridge(Path("/var/lib/cni/pods"))))
     with present(PLUGINS, Path("/usr/lib/cni"), Path("/var/log/pods")), mounted(plugins, PLUGINS), own_link(BRIDGE):
-        run([*cli, *words_of_the_head(), built, f"--docker-endpoint={engine.url}"], timeout=_SECONDS)
+        run([*cli, *words_of_the_header(), built, f"--docker-endpoint={engine.url}"], timeout=_SECONDS)
         try:
             wait_until(SOCKET.exists)
             run_pod()

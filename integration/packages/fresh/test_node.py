@@ -26,7 +26,7 @@ PLUGIN = "/usr/lib/cni/bridge"
 
 @pytest.fixture(scope="module", params=SUITES)
 def machine(request: pytest.FixtureRequest, node: Node) -> Iterator[Machine]:
-    """A fresh machine, on an engine of its own."""
+    """A fresh machine on a separate engine."""
     engine = make_engine(node, "28", variant=f"fresh-{request.param}")
     engine.start()
     try:
@@ -47,7 +47,7 @@ def with_docker(machine: Machine, node: Node, pause_image: Image) -> Machine:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """`built(kind)` builds a package and a newer one, once."""
+    """`built(kind)` builds a package and a newer version, once."""
 
     @cache
     def build(kind: str) -> tuple[Path, Path]:
@@ -57,7 +57,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 
 
 def assert_runs_on(machine: Machine, container: str) -> None:
-    """A server of another version shows the container as before, and reaches it."""
+    """Check that a server of another version shows the container unchanged, and can reach it."""
     wait_until(lambda: machine.is_active(*UNITS))
     with machine.cri() as cri:
         assert cri.container_status(container).state == pb.CONTAINER_RUNNING
@@ -66,14 +66,14 @@ def assert_runs_on(machine: Machine, container: str) -> None:
 
 
 def assert_runs_commands_itself(cri: Cri, container: str) -> None:
-    """The server's unit is hardened: what it runs has the rights of pydockershim-exec.service."""
+    """Check that the server executes commands through pydockershim-exec.service, because its own unit is hardened."""
     assert cri.exec(container, "hostname").exit_code == 0
     answer = cri.runtime.Status(pb.StatusRequest(verbose=True))
     assert json.loads(answer.info["config"])["ownExec"] == {"run": 1, "leftToDocker": {}}
 
 
 @pytest.mark.timeout(1800)
-def test_one_command_brings_docker_and_starts_the_server(
+def test_one_command_installs_docker_and_starts_the_server(
     machine: Machine, built: Callable[[str], tuple[Path, Path]]
 ) -> None:
     assert machine.tried("test", "-e", PLUGIN)[0] != 0
@@ -119,11 +119,11 @@ sed -i '1s/.*/# Edited./' {CONFIG}
 echo 'log_level = "debug"' >>{CONFIG}
 echo 'shutdown_grace = 77' >{DROP_IN}
 """
-"""A comment of the file that is changed, and settings in two files."""
+"""Changes a comment of the file, and settings in two files."""
 
 
 def assert_settings_of(machine: Machine) -> None:
-    """What EDITED sets is in effect."""
+    """Check that the settings of EDITED are in effect."""
     shown = json.loads(machine.run("pydockershim", "config", "--format", "json"))
     assert shown["log_level"] == {"value": "debug", "origin": f"file {CONFIG}"}
     assert shown["shutdown_grace"] == {"value": 77.0, "origin": f"file {DROP_IN}"}
@@ -131,7 +131,7 @@ def assert_settings_of(machine: Machine) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(KINDS))
-def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(
+def test_pods_survive_upgrade_and_downgrade_and_a_removal_leaves_nothing(
     name: str, with_docker: Machine, built: Callable[[str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     machine, kind = with_docker, KINDS[name]
@@ -186,7 +186,7 @@ def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothin
 
 
 @pytest.mark.timeout(1800)
-def test_a_mistake_in_the_settings_is_told_to_clients_and_costs_no_starts(
+def test_clients_see_a_mistake_in_the_settings_and_cause_no_restarts(
     with_docker: Machine, built: Callable[[str], tuple[Path, Path]]
 ) -> None:
     machine = with_docker
@@ -199,7 +199,7 @@ def test_a_mistake_in_the_settings_is_told_to_clients_and_costs_no_starts(
     assert machine.refusal().startswith(wrong)
     assert time.monotonic() - started < 5
     before = starts(machine)
-    while time.monotonic() - started < 20:  # clients that come again and again started it 46 times in that time
+    while time.monotonic() - started < 20:  # clients that retried once started it 46 times in this period
         assert machine.refusal().startswith(wrong)
     assert starts(machine) == before
     code, words = machine.tried("pydockershim", "doctor")
@@ -216,7 +216,7 @@ def test_a_mistake_in_the_settings_is_told_to_clients_and_costs_no_starts(
 
 
 def starts(machine: Machine) -> int:
-    """How often systemd has started the service, and by which process it runs."""
+    """Return how often systemd has started the service."""
     lines = machine.run("journalctl", "--unit=pydockershim.service", "--output=cat").splitlines()
     return sum(line.startswith("Starting pydockershim.service") for line in lines)
 
@@ -229,7 +229,9 @@ def block(page: str, heading: str, *, number: int) -> str:
 
 
 @pytest.mark.timeout(1800)
-def test_the_names_of_cri_dockerd_come_and_go(with_docker: Machine, built: Callable[[str], tuple[Path, Path]]) -> None:
+def test_the_unit_names_of_cri_dockerd_can_be_added_and_removed(
+    with_docker: Machine, built: Callable[[str], tuple[Path, Path]]
+) -> None:
     machine = with_docker
     machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
     files = machine.files()
@@ -259,7 +261,7 @@ UNITS_OF_CRI_DOCKERD = {
 
 
 @pytest.mark.timeout(1800)
-def test_the_program_alone_takes_the_place_of_cri_dockerd_in_minikube(
+def test_the_program_replaces_cri_dockerd_in_minikube(
     with_docker: Machine, built: Callable[[str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     machine = with_docker
@@ -298,7 +300,7 @@ def test_the_program_alone_takes_the_place_of_cri_dockerd_in_minikube(
     ],
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else None,
 )
-def test_dnf_takes_the_rpm_where_there_is_a_python_for_it(
+def test_dnf_accepts_the_rpm_if_a_supported_python_is_available(
     machine: Machine,
     pythons: dict[str, str],
     taken: bool,

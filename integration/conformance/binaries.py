@@ -74,5 +74,5 @@ def version_of(banner: str, *, name: str) -> str:
     found = _VERSION.search(banner)
     if found is None:
         remedy = "use a release, or build it with a version"
-        raise NodeError(f"query {name}'s version: none in {banner.strip()!r}; {remedy}")
+        raise NodeError(f"read the version of {name}: none in {banner.strip()!r}; {remedy}")
     return found[1]

@@ -63,7 +63,7 @@ def test_programs_are_looked_for_in_the_directory_first_and_asked_for_their_vers
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="nowhere is no directory"):
+    with pytest.raises(NodeError, match="nowhere is not a directory"):
         binaries.find(tmp_path / "nowhere")
 
 
@@ -81,7 +81,7 @@ def test_versions_are_read_from_what_programs_say(banner: str, version: str) -> 
 
 
 def test_a_program_that_prints_no_version_is_an_error() -> None:
-    with pytest.raises(NodeError, match=r"ask it for its version: there is none in 'hello'"):
+    with pytest.raises(NodeError, match=r"read the version of it: none in 'hello'"):
         version_of("hello\n", name="it")
 
 

@@ -148,7 +148,7 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
 def _engine_runs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Start the engine again if a failed test has left it stopped.
 
-    This runs after the test, because fixtures of a module or a session are set up before those of the next test.
+    This runs after the test, because fixtures of a module or a session are set up before the fixtures of the next test.
     """
     names = request.fixturenames
     engine = request.getfixturevalue("engine") if "engine" in names else None
@@ -236,7 +236,7 @@ def _registry(node: Node, name: str, *, private: bool, tls: bool = False) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class NodeDirs:
-    """Directories and paths of one server under test; `socket` does not exist yet."""
+    """Directories and paths of a server under test; `socket` does not exist yet."""
 
     cni_conf: Path
     cni_cache: Path
@@ -280,7 +280,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
 
 @pytest.fixture
 def node_dirs(node: Node, tmp_path: Path) -> NodeDirs:
-    """Create empty directories for one test, below its tmp_path."""
+    """Create empty directories for a test, below its tmp_path."""
     return make_node_dirs(node, tmp_path)
 
 

@@ -30,7 +30,7 @@ _OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class Cri:
-    """The two services of one server."""
+    """The two services of a server."""
 
     runtime: RuntimeServiceStub
     images: ImageServiceStub

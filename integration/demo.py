@@ -1,4 +1,4 @@
-"""One real pod over the CRI socket, with the duration of each step. `make demo` prepares the machine.
+"""A real pod over the CRI socket, with the duration of each step. `make demo` prepares the machine.
 
 With `--serve` the server runs in the foreground instead, and the commands to use it are printed: `make run`.
 """
@@ -42,7 +42,7 @@ class Steps:
         self._number = 0
 
     def run(self, title: str, action: Callable[[], T], *, describe: Callable[[T], str] = lambda _: "") -> T:
-        """Run one step and print its line; `describe` formats the result."""
+        """Run a step and print its line; `describe` formats the result."""
         self._number += 1
         began = time.monotonic()
         result = action()

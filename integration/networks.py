@@ -15,7 +15,7 @@ BRIDGE = "pods0"
 def bridge(
     leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", link: str = BRIDGE, **more: Any
 ) -> dict[str, Any]:
-    """Return the plugin `bridge`, named `kind`, on the bridge `link`, with host-local and one range for each subnet."""
+    """Return the plugin `bridge`, named `kind`, on the bridge `link`, with host-local and a range for each subnet."""
     return {
         "type": kind,
         "bridge": link,
@@ -37,7 +37,7 @@ def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
 
 
 def reserved(directory: Path) -> dict[str, str]:
-    """Return host-local's reservations for one network: address to container id.
+    """Return host-local's reservations for a network: address to container id.
 
     Works while plugins add and release reservations: a file that has gone, or is still empty, is skipped.
     """

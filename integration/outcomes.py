@@ -40,7 +40,7 @@ class Outcomes:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Merge one phase of a test: the worst phase counts; a rerun replaces the earlier result."""
+        """Merge a phase of a test: the worst phase counts; a rerun replaces the earlier result."""
         report = yield
         if engine := _engine_name(item):
             self._note_place(item)

@@ -21,7 +21,7 @@ _IDLE_SECONDS = 0.05
 
 
 class Server:
-    """One `pydockershim serve`, with its settings as flags."""
+    """A `pydockershim serve`, with its settings as flags."""
 
     def __init__(
         self,

@@ -51,9 +51,9 @@ SECONDS = {
     "integration/view/test_restarts.py": 130,
     "integration/view/test_sick_images.py": 40,
 }
-"""Seconds with one engine, roughly, for files whose number of tests says nothing about their duration."""
+"""Seconds on an engine, roughly, for files whose number of tests says nothing about their duration."""
 _OF_TEST = 0.3
-"""Seconds of one test in any other file of integration tests."""
+"""Seconds of a test in any other file of integration tests."""
 _OF_UNIT_TEST = 0.05
 _LONG = 20.0
 """Scopes that take more seconds than this are not kept for the end, where other workers would wait for them."""
@@ -102,7 +102,7 @@ def choose(waiting: Mapping[str, float], *, engine: str, others: Iterable[str]) 
 
 
 def scope(nodeid: str) -> str:
-    """Return the scope of a test: tests of one scope run in their order, in one worker."""
+    """Return the scope of a test: its tests run in their order, in one worker."""
     path, _, name = nodeid.partition("::")
     engine = _ENGINE.search(name) if path.startswith("integration/") else None
     place = next((folder for folder in _TOGETHER if path.startswith(folder)), path)
@@ -137,7 +137,7 @@ def pytest_xdist_setupnodes() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable garbage collection during test collection, of which it would take a third; the tests live to the end."""
+    """Disable garbage collection during test collection, where it takes a third of the time and frees no test."""
     gc.disable()
     try:
         return (yield)

@@ -1,6 +1,6 @@
 """How long CRI calls take, compared to the floor: the same Docker calls and plugin runs without the server.
 
-timings   times of the calls of one round
+timings   times of the calls of a round
 setup     one engine with images and network, and the server on it
 pods      the pod that all sides run
 floor     runs that pod directly, one call after the other
@@ -10,7 +10,7 @@ load      many pods at once
 machine   describes the machine, and measures the server's footprint
 figures   medians, ratios and bars, from the timings (pure)
 report    the figures as a table and as JSON (pure)
-measure   one complete run
+measure   a complete run
 images    pulls, and ListImages with many images
 
 Separate benchmarks:

@@ -1,6 +1,6 @@
-"""What it takes to move a pod by a checkpoint: `python -m integration.bench.checkpoints` in a box.
+"""The cost of moving a pod by a checkpoint: `python -m integration.bench.checkpoints`, in isolation.
 
-A pod of two containers that count is checkpointed and restored. Beside it is what its parts take alone: `runc
+A pod with two counting containers is checkpointed and restored. The times are compared to the parts alone: `runc
 checkpoint` and `runc restore` of each container, and the start of such a pod without a checkpoint.
 """
 
@@ -31,13 +31,13 @@ from shim.criu.checkpoint import Task, read_task
 
 ENGINE = "28"
 MOST = 1.5
-"""How many times as long as its parts alone."""
+"""Bound on the time, relative to the parts alone."""
 _COMMAND = ("sh", "-c", "i=0; while :; do i=$((i+1)); echo $i > /count; sleep 0.1; done")
 _OPTIONS = ("--file-locks", "--tcp-established")
 
 
 def measure(*, rounds: int) -> list[Bar]:
-    """Measure each in turn. NodeError where the node has no criu."""
+    """Measure all parts in turn. Raises NodeError if the node has no criu."""
     found = unpacked(CRIU)
     if found is None:
         raise NodeError("the packages of criu are not unpacked: python -m integration.node engines")
@@ -48,7 +48,7 @@ def measure(*, rounds: int) -> list[Bar]:
         with serving(setup) as (_, cri), step(f"{rounds} rounds"):
             for number in range(rounds + 1):
                 for name, milliseconds in _Round(setup, cri, number).go().items():
-                    if number:  # the first pod makes the bridge, and fills caches
+                    if number:  # the first pod creates the bridge and fills caches
                         took.setdefault(name, []).append(milliseconds)
     medians = {name: statistics.median(each) for name, each in took.items()}
     return [
@@ -62,13 +62,13 @@ def measure(*, rounds: int) -> list[Bar]:
     ]
 
 
-def _bar(what: str, milliseconds: float, beside: str, alone: float) -> Bar:
-    text = f"{what} of two containers, {milliseconds:.0f} ms ({beside}: {alone:.0f} ms): times as long"
+def _bar(what: str, milliseconds: float, parts: str, alone: float) -> Bar:
+    text = f"{what} of two containers, {milliseconds:.0f} ms ({parts}: {alone:.0f} ms): times as long"
     return Bar(text, milliseconds / alone, "", MOST, at_most=True)
 
 
 class _Round:
-    """One pod, and what is made of it."""
+    """A pod, and the pod restored from it."""
 
     def __init__(self, setup: Setup, cri: Cri, number: int) -> None:
         self._setup = setup
@@ -81,7 +81,7 @@ class _Round:
         self._took: dict[str, float] = {}
 
     def go(self) -> dict[str, float]:
-        """Return milliseconds by what was done."""
+        """Run all steps; return the milliseconds of each by name."""
         runtime = self._cri.runtime
         config = pod_config(self._name)
         with _timed(self._took, "start"):
@@ -118,7 +118,7 @@ class _Round:
         return self._cri.exec(container, "cat", "/count").stdout > b"1"
 
     def _alone(self, containers: Sequence[str]) -> None:
-        """Do with runc alone what the calls of the CRI do."""
+        """Checkpoint and restore with runc alone."""
         tasks = {container: self._task(container) for container in containers}
         with _timed(self._took, "runc checkpoint"):
             for container, task in tasks.items():
@@ -143,7 +143,7 @@ class _Round:
         return read_task(container, exec_root=exec_root, pid=found["State"]["Pid"])
 
     def _write_bundle(self, container: str, task: Task) -> None:
-        """Write a bundle with the root of the container, which goes on."""
+        """Write a bundle with the root file system of the container, which keeps running."""
         bundle = self._home / f"{container}-bundle"
         bundle.mkdir()
         config: dict[str, Any] = dict(task.config)
@@ -154,7 +154,7 @@ class _Round:
 
 
 class _timed:  # noqa: N801 - it reads as a function
-    """Notes the milliseconds of the block."""
+    """Records the milliseconds of the block."""
 
     def __init__(self, took: dict[str, float], name: str) -> None:
         self._took = took
@@ -184,7 +184,7 @@ def _runc(task: Task, states: str, *arguments: str) -> None:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.checkpoints", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="pods that are moved (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="number of moved pods (%(default)s)")
     arguments = parser.parse_args()
     run: Callable[[], list[Bar]] = partial(measure, rounds=arguments.rounds)
     return print_bars(run)

@@ -61,7 +61,7 @@ Of = Mapping[str, float]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run, by process."""
+    """The figures of a run, by process."""
 
     machine: Machine
     engine: Docker

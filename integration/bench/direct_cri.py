@@ -143,7 +143,7 @@ class DirectChannel:
             self._socket.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
 
     def _next(self) -> tuple[int, int, int, bytes]:
-        """Read one frame: its type, flags, stream and payload."""
+        """Read a frame: its type, flags, stream and payload."""
         head = self._read(9)
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         return kind, flags, stream, self._read(int.from_bytes(head[:3], "big"))

@@ -32,7 +32,7 @@ MEDIAN_MS, LAST_MS = 10.0, 25.0
 """Bounds on latency: the median of sequential execs, and the 99th percentile of AT_ONCE concurrent execs."""
 AT_ONCE = 8
 EACH = 50
-"""Execs of one measurement."""
+"""Execs of a measurement."""
 PER_MINUTE = 1000
 """Execs a minute, as many as the probes of 100 pods."""
 STEADY_SHARE = 0.15
@@ -43,7 +43,7 @@ PSS_MIB = 8.0
 
 @dataclass
 class Took:
-    """Measurements of one way."""
+    """The measurements of a way."""
 
     wall_ms: list[float] = field(default_factory=list)
     """Duration of each exec."""
@@ -118,7 +118,7 @@ def _concurrent(run: Callable[[], object]) -> float:
 
 
 def _steady(cri: Cri, containers: Sequence[str], seconds: float) -> float:
-    """Run PER_MINUTE execs a minute; return how many processors they use beyond those of the idle machine."""
+    """Run PER_MINUTE execs a minute; return how many processors they use more than on the idle machine."""
     idle = _processors(seconds / 4, partial(time.sleep, seconds / 4))
     turns = cycle(containers)
     began, done = time.monotonic(), 0

@@ -13,7 +13,7 @@ FLOOR, SERVER = "floor", "server"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One call on one side, over all rounds."""
+    """A call on one side, over all rounds."""
 
     name: str
     side: str
@@ -46,7 +46,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's resources at one moment."""
+    """The server's resources at a moment."""
 
     when: str
     rss_mib: float
@@ -156,7 +156,7 @@ COMPARED = (
     *(pair for pair in PAIRS if pair.name in _TIMED),
     *(Pair(name, (name,), ()) for name in _READS),
 )
-"""Calls that are compared with other servers too. The floor lacks the last ones."""
+"""Calls that are compared with other servers too. The floor lacks the last calls."""
 
 AT_ONCE_LIMIT = 0.9
 RSS_LIMIT_MIB = 90.0
@@ -233,7 +233,7 @@ def many(load: AtOnce) -> str:
 
 
 def bar_of(name: str, *, unit: str, limit: float, value: float) -> Bar:
-    """Compare one value with its promised limit."""
+    """Compare a value with its promised limit."""
     return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
 
 

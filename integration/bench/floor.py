@@ -1,4 +1,4 @@
-"""The floor: one pod run directly, with the server's request bodies and plugin runs, one call after the other.
+"""The floor: a pod run directly, with the server's request bodies and plugin runs, one call after the other.
 
 All work here is Docker's or a plugin's, and each container has its own containerd-shim, as Docker runs it by default.
 The containers do not have the server's names: the server would track them, and query Docker during the measurement.
@@ -53,7 +53,7 @@ class FloorPod:
 
 
 class Floor:
-    """Runs and removes pods directly, over one persistent connection to the engine."""
+    """Runs and removes pods directly, over a persistent connection to the engine."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -70,7 +70,7 @@ class Floor:
         self._resolv_conf.write_bytes(Path("/etc/resolv.conf").read_bytes())
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
-        """Run a pod with one container."""
+        """Run a pod with a container."""
         made = FloorPod(name=f"floor-{config.metadata.name}", config=config)
         engine, pause = self._docker, self._pause_body(config)
         made.pause = timings.call("create pause", lambda: engine.create(f"{made.name}-pause", pause))

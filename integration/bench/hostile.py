@@ -44,7 +44,7 @@ _PAUSE_SECONDS = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The cost of one attack by some sessions."""
+    """The cost of an attack by some sessions."""
 
     grown: float
     """Growth of the server's resident memory for each session, in MiB."""

@@ -40,7 +40,7 @@ TimedRounds = dict[str, list[Timings]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Puller:
-    """One side."""
+    """A side of the comparison."""
 
     pull: Callable[[str], object]
     forget: Callable[[str], object]
@@ -108,7 +108,7 @@ def _pull(direct: Cri, image: str) -> None:
 
 
 def _puller(direct: Cri, cri: Cri) -> _Puller:
-    """Return the side of another server, which has an engine of its own."""
+    """Return the side of another server, which has a separate engine."""
 
     def forget(reference: str) -> None:
         # By id, as the kubelet does: cri-dockerd accepts nothing else.

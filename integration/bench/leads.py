@@ -45,7 +45,7 @@ LEADS = {
 
 
 def main() -> int:
-    """Measure on one engine and print medians."""
+    """Measure on an engine and print medians."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.leads", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--rounds", type=int, default=40, help="rounds of each variant (%(default)s)")

@@ -1,4 +1,4 @@
-"""Many pods at once on one side: as load during other measurements, and timed themselves."""
+"""Many pods at once on a side: as load during other measurements, and timed themselves."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def start_pods(sides: Sequence[Side[Pod]], *, size: int, name: str, logs: str) -> tuple[list[Pod], float]:
-    """Run `size` pods with one container each; return the pods and the seconds.
+    """Run `size` pods with a container each; return the pods and the seconds.
 
     There are as many at once as sides; each side is used by one thread at a time. If a pod fails, the error is raised
     and the caller has to remove the others.

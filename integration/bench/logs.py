@@ -75,7 +75,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     flood: Flood
     many: ManyContainers
     rss_mib_200: float
-    """Memory of the log process with 200 logs, each of which was written to."""
+    """Memory of the log process with 200 logs, all of them written to."""
     idle_cpu_seconds: float
     """Processor time of the log process in five idle seconds."""
 

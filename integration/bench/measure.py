@@ -1,4 +1,4 @@
-"""One run of the benchmark, from the start of an engine to the report and the removal of the engine."""
+"""A run of the benchmark, from the start of an engine to the report and the removal of the engine."""
 
 import os
 import statistics

@@ -20,7 +20,7 @@ _LEFT = 190
 _LONGEST = 460
 _TITLE, _BAR, _GAP, _HEAD = 24, 20, 14, 74
 
-# The card has a background, so that the text is legible on every page. Viewers without dark mode show the light one.
+# The card has a background, so that the text is legible on every page. Viewers without dark mode show the light theme.
 _STYLE = """\
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .head { font-size: 17px; font-weight: 600 }

@@ -43,6 +43,6 @@ def _container(name: str, namespaces: pb.NamespaceOption = _NAMESPACES) -> pb.Co
 
 
 def cgroup_parent() -> str:
-    """Return the cgroup above all pods; a kubelet names one for each pod."""
+    """Return the cgroup above all pods; a kubelet names a cgroup for each pod."""
     node = this_node()
     return node.cgroup_parent if node else ""

@@ -54,7 +54,7 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run. Times are in the unit that the field's name ends with."""
+    """The figures of a run. Times are in the unit that the field's name ends with."""
 
     machine: Machine
     engine: Docker

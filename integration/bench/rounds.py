@@ -14,10 +14,10 @@ Pod = TypeVar("Pod")
 
 
 class Side(Protocol[Pod]):
-    """One way to run a pod."""
+    """A way to run a pod."""
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> Pod:
-        """Run a pod with one container."""
+        """Run a pod with a container."""
         ...
 
     def exercise(self, timings: Timings, pod: Pod, *, times: int) -> None:
@@ -43,7 +43,7 @@ def run_rounds(sides: Mapping[str, Side[Any]], *, rounds: int, name: str, logs: 
 
 
 def rotated(sides: list[str], number: int) -> list[str]:
-    """Return the sides in the order of one round."""
+    """Return the sides in the order of a round."""
     first = number % len(sides)
     return [*sides[first:], *sides[:first]]
 

@@ -1,4 +1,4 @@
-"""One engine with images and a pod network, and one server on it; all are removed after the block."""
+"""An engine with images and a pod network, and a server on it; all are removed after the block."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -52,7 +52,7 @@ _OF_THE_VIEW = ("list_containers", "list_images", "inspect_image", "events")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Latency of one RPC, in milliseconds."""
+    """Latency of an RPC, in milliseconds."""
 
     median: float
     worst: float

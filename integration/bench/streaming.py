@@ -28,7 +28,7 @@ PORT = 9000
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One promise, and the measured value."""
+    """A promise, and the measured value."""
 
     what: str
     measured: float
@@ -68,7 +68,7 @@ def _exec_true(cri: Cri, engine: DockerEngine, container: str, *, rounds: int) -
 
     ours, docker = list[float](), list[float]()
     for number in range(rounds):
-        # Docker still cleans up after an exec when the next one starts, so each side follows the other and itself.
+        # Docker still cleans up after an exec when the next exec starts, so each side follows the other and itself.
         order = ((floor, docker), (served, ours))
         for call, times in order if number % 2 else reversed(order):
             times.append(_seconds(call))

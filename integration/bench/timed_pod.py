@@ -1,4 +1,4 @@
-"""One pod through a CRI server, timed by a CRI client."""
+"""A pod through a CRI server, timed by a CRI client."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ class TimedPod:
 
 
 class PodClient:
-    """Runs and removes pods through one server. Thread-safe."""
+    """Runs and removes pods through a server. Thread-safe."""
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> TimedPod:
-        """Run a pod with one container; creates the log directory first, as the kubelet does."""
+        """Run a pod with a container; creates the log directory first, as the kubelet does."""
         cri = self._cri
         Path(config.log_directory, container.log_path).parent.mkdir(parents=True, exist_ok=True)
         sandbox = timings.call("RunPodSandbox", lambda: cri.run(config))

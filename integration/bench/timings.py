@@ -1,4 +1,4 @@
-"""Times of the calls of one round."""
+"""Times of the calls of a round."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Timings:
-    """The timings of one round on one side; `took` holds milliseconds by the name of the call, in order."""
+    """The timings of a round on one side; `took` holds milliseconds by the name of the call, in order."""
 
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}

@@ -35,7 +35,7 @@ _TEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Pods of one kind on one engine."""
+    """Pods of a kind on an engine."""
 
     client: PodClient
     logs: str

@@ -103,7 +103,7 @@ def test_a_name_taken_by_a_user_stays_with_the_user(hands: Hands, committed: str
     hands.served.cri.stop_container(hands.app)
     try:
         again = hands.kubelet.started(hands.pod, metadata=pb.ContainerMetadata(name="app"))
-        assert hands.listed() == [again]  # the renamed one was its earlier attempt
+        assert hands.listed() == [again]  # the renamed container was its earlier attempt
         assert docker_name(hands.served, again).startswith(f"{name}_")
         assert docker_name(hands.served, other) == name
     finally:

@@ -374,7 +374,7 @@ def _tag(hands: Hands) -> None:
 
 @verb(ENGINE, "docker rmi --force")
 def _rmi(hands: Hands) -> None:
-    """Untag the image of a running container: the container keeps running, and a kubelet pulls for the next one."""
+    """Untag the image of a running container: it keeps running, and a kubelet pulls again for the next container."""
     image = _built(hands)
     user = hands.kubelet.started(hands.pod, image=image, metadata=pb.ContainerMetadata(name="user"))
     record = hands.served.cri.container_status(user)

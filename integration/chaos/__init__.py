@@ -1,7 +1,7 @@
 """Chaos: pods come and go while random parts of the node fail. Each round ends with a check of invariants.
 
 plan      the schedule that a seed gives: which pods, which faults, when (pure)
-target    one node: an engine with live-restore, the server, and the parts that can fail
+target    a node: an engine with live-restore, the server, and the parts that can fail
 link      a proxy to Docker that can cut, delay or truncate connections
 clock     a wall clock for the server alone, which can jump
 faults    the faults, by name

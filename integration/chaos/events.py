@@ -24,7 +24,7 @@ _ORDER = tuple(_STEPS.values())
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One event, and the number of the server that sent it."""
+    """An event, and the number of the server that sent it."""
 
     life: int
     container: str

@@ -28,7 +28,7 @@ _SHIM = b"containerd-shim"
 
 
 def inflict(target: Target, step: Step) -> None:
-    """Inflict the fault of one step of the schedule."""
+    """Inflict the fault of a step of the schedule."""
     time.sleep(step.at)
     FAULTS[step.fault](target, step.seconds, Random(step.seed))
 
@@ -78,7 +78,7 @@ def _kill_server(target: Target, seconds: float, _random: Random) -> None:
 
 
 def _kill_server_in_moves(target: Target, seconds: float, random: Random) -> None:
-    """Move pods, and kill the server again and again meanwhile."""
+    """Move pods, and kill the server repeatedly meanwhile."""
     until = time.monotonic() + seconds
     with ThreadPoolExecutor(1) as moving:
         moved = moving.submit(move_pods, target, seconds, random)
@@ -269,4 +269,4 @@ FAULTS: dict[str, Fault] = {
     "moves pods": move_pods,
     "server moves": _kill_server_in_moves,
 }
-"""The word before the space is the part of the node; in one round each part meets at most one fault."""
+"""The word before the space is the part of the node; a round has at most one fault for each part."""

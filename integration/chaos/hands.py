@@ -23,7 +23,7 @@ _AGAIN_SECONDS = 0.5
 
 
 class _Walk:
-    """One person at a terminal, who cleans up at the end."""
+    """A person at a terminal, who cleans up at the end."""
 
     def __init__(self, target: Target, random: Random) -> None:
         self._target = target

@@ -33,7 +33,7 @@ from shim.checkpoint.root import ORDERS
 
 READ_SECONDS = 5.0
 MORE_THREADS = 30
-"""Threads above those of the idle server: RPC workers, checks and watches that were just in use."""
+"""Bound on additional threads, compared to the idle server: RPC workers, checks and watches that were just in use."""
 MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
 _IP_SECONDS = 60.0
@@ -42,7 +42,7 @@ _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
 
 
 class Invariants:
-    """The checks of one node."""
+    """The checks of a node."""
 
     def __init__(self, target: Target, cri: Cri) -> None:
         """Record the node without pods, to compare with at the end."""
@@ -60,7 +60,7 @@ class Invariants:
         self._log_read = 0
 
     def violations(self, pods: Sequence[ChaosPod]) -> list[str]:
-        """Return how the node differs from one on which exactly these pods are up."""
+        """Return how the node differs from the state in which exactly these pods are up."""
         try:
             sandboxes = list(self._cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=READ_SECONDS).items)
             containers = list(
@@ -123,7 +123,7 @@ class Invariants:
             if any(mark in line for mark in _UNEXPECTED)
         ]
 
-    # Checks of one part each
+    # Checks of single parts
 
     def _of_pods(
         self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]

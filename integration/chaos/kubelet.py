@@ -52,7 +52,7 @@ class Calm:
 
 
 class Kubelet:
-    """The worker of one pod. Appends violations to `found`."""
+    """The worker of a pod. Appends violations to `found`."""
 
     def __init__(self, cri: Cri, target: Target, pod: ChaosPod, found: list[str]) -> None:
         self._cri = cri
@@ -118,7 +118,7 @@ class Kubelet:
         self._pod.ever.add(sandbox)
 
     def _advance(self, sandbox: pb.PodSandbox, name: str, listed: list[pb.Container]) -> bool:
-        """Bring one container closer to its goal; return whether anything had to be done."""
+        """Bring a container closer to its goal; return whether anything had to be done."""
         mine = sorted((c for c in listed if c.metadata.name == name), key=lambda c: c.metadata.attempt)
         for dead in mine[:-1]:
             self._stop_container(dead)

@@ -53,7 +53,7 @@ class Link:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Cut all connections, and each new one at once, while the block runs."""
+        """Cut all connections, new connections at once, while the block runs."""
         with self._lock:
             self._down = True
         self.cut()

@@ -41,7 +41,7 @@ def move_pods(target: Target, seconds: float, random: Random) -> None:
 
 
 class _Move:
-    """One pod, its checkpoint, and the pod restored from it."""
+    """A pod, its checkpoint, and the pod restored from it."""
 
     def __init__(self, cri: Cri, directory: Path, *, containers: int) -> None:
         self._cri = cri

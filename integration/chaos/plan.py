@@ -11,11 +11,11 @@ KINDS: tuple[Kind, ...] = ("network", "network", "host", "volume", "job")
 """Kinds of pods by frequency: most pods use the pod network."""
 
 AT_ONCE = 8
-"""Pods that are added or removed in one round."""
+"""Pods that are added or removed in a round."""
 MOST_PODS = 12
 """Bound on the pods that exist after a round."""
 MOST_FAULTS = 3
-"""Bound on the faults of one round; no two hit the same part of the node."""
+"""Bound on the faults of a round; no two hit the same part of the node."""
 IDS = 1 << 16
 """How many ids a kubelet gives a pod in a user namespace."""
 _OWN_USERS = 1 / 3
@@ -45,7 +45,7 @@ class OldPod:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault: its name, its start and duration in seconds, and a seed for its random choices."""
+    """A fault: its name, its start and duration in seconds, and a seed for its random choices."""
 
     fault: str
     at: float
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round."""
+    """A round."""
 
     number: int
     made: tuple[NewPod, ...]

@@ -24,9 +24,9 @@ from integration.pods.user_namespaces import features
 from integration.waiting import wait_until
 
 CALM_SECONDS = 180.0
-"""Time after the last fault in which every pod must converge; RPCs held up by a fault end first."""
+"""Time for all pods to converge after the last fault; RPCs held up by a fault end first."""
 TRUE_SECONDS = 120.0
-"""Time after convergence in which all other invariants must come true."""
+"""Time for all other invariants to become true after convergence."""
 _AGAIN_SECONDS = 0.2
 _TEST_SECONDS = 30.0
 
@@ -77,7 +77,7 @@ def run(
 
 
 class _Runner:
-    """The rounds of one node."""
+    """The rounds of a node."""
 
     def __init__(self, target: Target, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
         self._target = target
@@ -94,7 +94,7 @@ class _Runner:
         self._invariants = Invariants(target, cri)
 
     def round(self, plan: Plan) -> None:
-        """Run one round and print it."""
+        """Run a round and print it."""
         summary, began, life = self._summary, time.monotonic(), self._target.life
         there = {each for pod in self._pods.values() for each in pod.ever}
         seen_before = len(self._events.received())
@@ -188,7 +188,7 @@ class _Runner:
             return [f"logs cannot be checked: {error}"]
 
     def _missing_events(self, there: set[str], removed: list[ChaosPod], seen_before: int, life: int) -> list[str]:
-        """Return the missing events of a round in which the server did not restart."""
+        """Return the missing events of a round without a restart of the server."""
         alive = {each for pod in self._pods.values() for each in (*pod.sandboxes, *pod.made)}
         ever = {each for pod in (*self._pods.values(), *removed) for each in pod.ever}
 

@@ -1,4 +1,4 @@
-"""One node: an engine with live-restore, the server on it, and the parts that can fail."""
+"""A node: an engine with live-restore, the server on it, and the parts that can fail."""
 
 import os
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Target:
     """Directory of pod checkpoints."""
     has_criu: bool
     moved: int = 0
-    """Pods that have gone on in another pod."""
+    """Number of pods that were restored as another pod."""
     life: int = 0
     losses: int = 0
     restarted_by_hand: set[str] = field(default_factory=set)

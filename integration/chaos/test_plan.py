@@ -1,4 +1,4 @@
-"""A seed gives one schedule."""
+"""A seed determines the schedule."""
 
 from itertools import islice
 

@@ -1,7 +1,7 @@
 """A registry in place of the public registries that critest pulls from; nothing is downloaded.
 
 In isolation the names of the public registries resolve to the loopback address, and the engine uses HTTP there. The
-images are built on the spot: small ones that behave as critest expects.
+images are built on the spot: small images that behave as critest expects.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ import msgspec
 State = Literal["passed", "failed", "skipped"]
 
 KEPT = Path(__file__).with_name("results")
-"""Directory of the files from which docs/compatibility.md is generated."""
+"""Directory of the files that docs/compatibility.md is generated from."""
 
 
 SUITE_OF_TESTS = "tests"
@@ -20,7 +20,7 @@ UNIT_TESTS = "unit"
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
+    """A case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
 
     name: str
     state: State
@@ -56,7 +56,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One suite on one engine."""
+    """A suite on an engine."""
 
     suite: str
     """critest, kubelet (the scenarios), churn (pods that crash), or tests (this project's integration tests)."""

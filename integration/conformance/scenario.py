@@ -13,7 +13,7 @@ from integration.node import images
 T = TypeVar("T")
 
 LIMIT_SECONDS = 180.0
-"""How long a scenario waits for one condition."""
+"""How long a scenario waits for a condition."""
 _TICK_SECONDS = 0.2
 
 
@@ -23,7 +23,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One behaviour of the node that a user of the cluster relies on."""
+    """A behaviour of the node that a user of the cluster relies on."""
 
     run: Callable[["Case"], None]
     alone: bool = False
@@ -156,7 +156,7 @@ def container(*command: str, name: str = "main", **fields: Any) -> dict[str, Any
 
 
 def pod(name: str, *containers: dict[str, Any], metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """Return a pod with a short grace period; without containers it has one that sleeps."""
+    """Return a pod with a short grace period; without `containers` its only container sleeps."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -199,7 +199,7 @@ def _time_axis(recording: Recording, *, left: float, top: float, width: float, h
 
 
 def _path(values: Sequence[float | None], axis: Scale, *, left: float, top: float, width: float, height: float) -> str:
-    """Return a path through the values, with gaps for missing values and points for isolated ones."""
+    """Return a path through the values, with gaps for missing values and points for isolated values."""
     words: list[str] = []
     before: float | None = None
     for number, value in enumerate(values):

@@ -71,7 +71,7 @@ class Life:
     def pod(
         self, name: str, command: str, *, image: str = BUSYBOX, limits: pb.LinuxContainerResources | None = None
     ) -> tuple[str, str]:
-        """Run a pod with one container, and return both ids."""
+        """Run a pod with a container, and return both ids."""
         cri = self.served.cri
         name = f"{name}-{next(self.names)}"
         config = pod_config(name, log_directory=str(self.served.dirs.logs / name))

@@ -16,7 +16,7 @@ RATE_INTERVAL = "1m"
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One series: its labels, and a value at each step, None if missing."""
+    """A series: its labels, and a value at each step, None if missing."""
 
     labels: dict[str, str]
     values: list[float | None]
@@ -35,7 +35,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of one run. `queries` maps each query, as written in the dashboard, to its series."""
+    """The data of a run. `queries` maps each query, as written in the dashboard, to its series."""
 
     docker: str
     prometheus: str
@@ -52,7 +52,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, rename="camel"):
-    """One query of a panel, and the format of its series' names."""
+    """A query of a panel, and the format of its series' names."""
 
     expr: str
     legend_format: str
@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Panel(msgspec.Struct, frozen=True, rename="camel"):
-    """One panel; only the fields needed to draw it."""
+    """A panel; only the fields needed to draw it."""
 
     title: str
     type: str

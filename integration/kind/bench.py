@@ -33,7 +33,7 @@ _COLUMNS = ("containerd", "pydockershim", "ratio")
 _TOGETHER = "all"
 
 Figures = dict[str, float]
-"""Figures of one cluster by name: seconds of steps, or MB of programs."""
+"""Figures of a cluster by name: seconds of steps, or MB of programs."""
 
 
 def main() -> int:

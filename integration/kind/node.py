@@ -26,7 +26,7 @@ _MODULES = Path("/lib/modules")
 
 @dataclass(frozen=True, slots=True)
 class KindNode:
-    """One node container."""
+    """A node container."""
 
     engine: Engine
     docker: Path

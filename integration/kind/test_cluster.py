@@ -173,7 +173,7 @@ def test_the_scenarios_of_a_kubelet_pass(
 
 
 def restart(made: Cluster, node: str, number: int, what: str, action: Callable[[], object]) -> None:
-    """Restart a node container, and wait until each container of its pods is replaced by a ready one."""
+    """Restart a node container, and wait until each container of its pods is replaced by a ready container."""
     before = wait_until(lambda: ready_containers(made, node), SECONDS)
     began = time.monotonic()
     action()

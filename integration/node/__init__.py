@@ -2,8 +2,8 @@
 
 packages     Debian packages: host tools installed by apt, daemons unpacked into a cache
 isolation    namespaces that keep the machine's Docker, network and /run unchanged
-engine       one private dockerd
-registry     one private image registry
+engine       a private dockerd
+registry     a private image registry
 images       the pause and test images, built without a registry
 host         the same setup on the machine itself, for the demo
 """

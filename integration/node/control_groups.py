@@ -53,7 +53,7 @@ def of_children() -> list[Path]:
 
 
 def _found(pattern: str) -> list[Path]:
-    # Cgroup v2 has one hierarchy at the root, v1 one per controller below it.
+    # Cgroup v2 has one hierarchy at the root, v1 a hierarchy per controller below it.
     return [*_ROOT.glob(pattern), *_ROOT.glob(f"*/{pattern}")]
 
 

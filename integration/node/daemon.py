@@ -32,7 +32,7 @@ class Child(Protocol):
 
 
 class Daemon:
-    """One program with its log file.
+    """A program with its log file.
 
     It has its own session: Ctrl-C in the terminal reaches only the tests, which then stop their daemons in order.
     Daemons of a killed test run end with its namespaces (see `isolation`).

@@ -34,7 +34,7 @@ _REMOVED_BY_ANOTHER = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
 
 
 class Engine:
-    """One dockerd.
+    """A dockerd.
 
     `binaries` are searched for dockerd, containerd, its shim, runc and docker-init before the machine's PATH.
     `cgroup_driver` creates the cgroups of its containers, below `cgroup_parent`. `settings` are added to its

@@ -144,7 +144,7 @@ def _remove_files_of_docker(undo: Undo) -> None:
 
 
 def control_groups_of_docker(root: Path = _CONTROL_GROUPS) -> list[Path]:
-    """Return the default cgroups of dockerd: one, or with cgroup v1 one in each hierarchy."""
+    """Return the default cgroups of dockerd: a single cgroup, or with cgroup v1 a cgroup in each hierarchy."""
     if (root / "cgroup.controllers").exists():
         return [root / _OF_CONTAINERS]
     # A link is another name of a hierarchy.

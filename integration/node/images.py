@@ -48,7 +48,7 @@ PAUSE_SCRIPT = "test \"$0\" != -v || exit 0; trap 'exit 0' TERM INT; while :; do
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One entry of a layer: a file with content, a symbolic link if `link` is set, a directory or a FIFO."""
+    """An entry of a layer: a file with content, a symbolic link if `link` is set, a directory or a FIFO."""
 
     path: str
     content: bytes = b""

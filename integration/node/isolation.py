@@ -1,4 +1,4 @@
-"""Isolation of the integration tests in namespaces, with which everything ends.
+"""Isolation of the integration tests in namespaces, whose end is the end of everything inside.
 
 Inside, a test run is the only child of process 1, and sees a separate machine: an empty /run without the user's Docker,
 copies-on-write of /etc, /usr/libexec and /var/lib, a network with one uplink, a host name, and no route to the world.

@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount: its id in the kernel, and its path."""
+    """A mount: its id in the kernel, and its path."""
 
     id: int
     path: Path

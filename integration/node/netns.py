@@ -18,7 +18,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Netns:
-    """One network namespace."""
+    """A network namespace."""
 
     path: Path
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -37,7 +37,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
     """Install and unpack everything that is missing; `driver` is the cgroup driver of the run's containers.
 
     The newer engine and kubectl are optional on a developer's machine, whose mirror may lack them. With CI set in the
-    environment a missing one is an error, so that no tests vanish unnoticed.
+    environment a missing program is an error, so that no tests vanish unnoticed.
     """
     ensure_installed(HOST_PACKAGES)
     _fetch_wheels()
@@ -75,7 +75,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
 
 
 def _fetch_wheels() -> None:
-    """Fetch the libraries that packages bundle, and the oldest allowed ones."""
+    """Fetch the libraries that packages bundle, and the oldest allowed versions."""
     try:
         fetch_bundle([this_machine()])
         if sys.version_info[:2] <= LAST_PYTHON:

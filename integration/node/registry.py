@@ -22,7 +22,7 @@ _HTPASSWD = "kubelet:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wC
 
 
 class Registry:
-    """One registry; with `private` only USER with PASSWORD may push and pull, with `tls` it speaks only TLS.
+    """A registry; with `private` only USER with PASSWORD may push and pull, with `tls` it speaks only TLS.
 
     It listens on `address`, by default on a free port.
     """
@@ -35,7 +35,7 @@ class Registry:
         self.address = address or f"127.0.0.1:{free_port()}"
         self.auth_config = {"username": USER, "password": PASSWORD} if private else None
         (home / "htpasswd").write_text(_HTPASSWD + "\n")
-        # The registry reads YAML, of which JSON is a subset.
+        # The registry reads YAML, and JSON is a subset of YAML.
         (home / "config.yml").write_bytes(msgspec.json.encode(self._configuration(home)))
         self.daemon = Daemon([program, "serve", home / "config.yml"], log=home / "registry.log", env=dict(os.environ))
 

@@ -79,7 +79,7 @@ class Proxy:
         raise AssertionError("the client has not given up")
 
     def close(self) -> None:
-        """Stop accepting connections, and unblock the open ones."""
+        """Stop accepting connections, and unblock the open connections."""
         self._listener.close()
         self.allow(None)
 

@@ -74,7 +74,7 @@ def test_prometheus_accepts_each_query_of_the_dashboard(promtool: Path, tmp_path
 
 
 def scraped() -> list[Sample]:
-    """Return one scrape; empty while the log process is too busy to answer."""
+    """Return a scrape; empty while the log process is too busy to answer."""
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=20) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -82,7 +82,7 @@ def scraped() -> list[Sample]:
 
 
 def recorded() -> list[dict[str, str]]:
-    """Return the series of one scrape, each with a constant value for MINUTES, in promtool's format."""
+    """Return the series of a scrape, each with a constant value for MINUTES, in promtool's format."""
     return [
         {"series": f"{sample.name}{{{labels(sample.labels)}}}", "values": f"{sample.value:g}x{MINUTES}"}
         for sample in wait_until(scraped)

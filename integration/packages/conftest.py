@@ -30,7 +30,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Files of one build."""
+    """Files of a build."""
 
     directory: Path
 

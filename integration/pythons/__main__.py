@@ -1,8 +1,8 @@
 """python -m integration.pythons: run the unit tests on all supported versions of Python, in separate environments.
 
-`--lowest` uses the oldest Python with the oldest allowed libraries, without tracing, whose libraries need newer ones.
-`--json FILE` stores the outcome: the exact version of Python, the date, and the counts of tests. `--write` stores it
-for docs/compatibility.md, which `python -m integration.conformance.page` generates.
+`--lowest` uses the oldest Python with the oldest allowed libraries, without tracing, whose libraries need newer
+versions. `--json FILE` stores the outcome: the exact version of Python, the date, and the counts of tests. `--write`
+stores it for docs/compatibility.md, which `python -m integration.conformance.page` generates.
 """
 
 import argparse

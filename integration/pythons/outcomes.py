@@ -13,7 +13,7 @@ Libraries = Literal["newest", "lowest"]
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Numbers of tests by outcome, and the names of the failed ones."""
+    """Numbers of tests by outcome, and the names of the failed tests."""
 
     passed: int = 0
     skipped: int = 0
@@ -28,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     """Exact version."""
     libraries: Libraries
-    """The newest libraries, or the oldest allowed ones."""
+    """`newest`, or `lowest`: the oldest allowed versions."""
     architecture: str
     date: str
     """Day in UTC, in the format of ISO 8601."""

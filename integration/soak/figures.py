@@ -15,7 +15,7 @@ _NAME = 44
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The node at one moment, without pods."""
+    """The node at a moment without pods."""
 
     server: Size
     log_process: Size
@@ -24,7 +24,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one phase, and its duration."""
+    """The work of a phase, and its duration."""
 
     name: str
     count: int
@@ -36,7 +36,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """A run."""
 
     phases: list[Phase]
     before: Sample

@@ -69,7 +69,7 @@ class Progress:
         self._thread.join()
 
     def attempt(self, action: Callable[[], object], *, expected: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        """Do one piece of work; any status code but `expected` is a failure."""
+        """Do a piece of work; any status code but `expected` is a failure."""
         code, words = grpc.StatusCode.OK, ""
         try:
             action()

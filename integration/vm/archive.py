@@ -6,7 +6,7 @@ from typing import IO
 
 
 class Archive:
-    """Writes one archive into a file."""
+    """Writes an archive into a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

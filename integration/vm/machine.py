@@ -1,4 +1,4 @@
-"""One boot: QEMU's emulator, Debian's kernel, and this machine's root file system, read-only."""
+"""A boot: QEMU's emulator, Debian's kernel, and this machine's root file system, read-only."""
 
 import os
 import shlex

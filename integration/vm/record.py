@@ -54,7 +54,7 @@ _LIMITS = {
 
 
 def main() -> None:
-    """Record one container."""
+    """Record a container."""
     driver, directory = cast("CgroupDriver", sys.argv[1]), Path(sys.argv[2])
     binaries = ensure_unpacked(NEWER).path + ensure_unpacked(STABLE).path
     engine = Engine(

@@ -22,7 +22,7 @@ from integration.bench.http.server import serving
 from shim.engine.client import DockerEngine
 
 ROUNDS = 15
-"""Rounds, of which the median counts, since other work may disturb some."""
+"""Rounds; the median counts, since other work may disturb some of them."""
 ROUND_SECONDS = 0.05
 
 Pieces = Callable[[Exchange], Iterator[bytes]]
@@ -30,7 +30,7 @@ Pieces = Callable[[Exchange], Iterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of call. Its times are divided by `units`."""
+    """A kind of call. Its times are divided by `units`."""
 
     name: str
     exchanges: tuple[Exchange, ...]

@@ -1,4 +1,4 @@
-"""The two readers; each performs one exchange without a socket."""
+"""The two readers; each performs an exchange without a socket."""
 
 from collections.abc import Iterator
 
@@ -41,7 +41,7 @@ class OwnReader:
 
 
 class H11Reader:
-    """h11, with one connection object for each connection, as its documentation recommends."""
+    """h11, with a connection object for each connection, as its documentation recommends."""
 
     def __init__(self) -> None:
         self._connection = _h11_connection()

@@ -14,7 +14,7 @@ EVENTS = 500
 ARCHIVE_MIB = 64
 
 _PIECE = 64 * 1024
-"""Bytes of one read from the socket, as in `shim.engine.connection`."""
+"""Bytes of a read from the socket, as in `shim.engine.connection`."""
 _COPY = 32 * 1024
 """Bytes that Go's io.Copy writes at a time, and so the size of an archive's chunks."""
 _HEAD = (
@@ -92,7 +92,7 @@ def exec_calls() -> tuple[Exchange, Exchange, Exchange]:
 
 
 def events() -> Exchange:
-    """Return EVENTS events, each in a read of its own."""
+    """Return EVENTS events, each in a separate read."""
     actor = {"ID": CID, "Attributes": {**_LABELS, "image": "busybox", "name": "k8s_server"}}
     event = {"Type": "container", "Action": "start", "Actor": actor, "time": 1, "timeNano": 1759745472123456789}
     chunk = _chunk(_encoded(event))

@@ -53,7 +53,7 @@ def _first_time(condition: Callable[[], bool]) -> float:
 
 
 class _DockerEvents:
-    """Records the times of Docker's die events of one container."""
+    """Records the times of Docker's die events of a container."""
 
     def __init__(self, engine: Engine, container: str) -> None:
         self.times: list[float] = []

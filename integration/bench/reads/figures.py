@@ -11,7 +11,7 @@ from integration.bench.report import Docker, Machine
 LIST_MS = 4.0
 STATUS_MS = 1.5
 GROWTH_US = 10.0
-"""Microseconds that one more container may add to a list."""
+"""Microseconds that each further container may add to a list."""
 EXIT_MS = 50.0
 BUSY_MS = 10.0
 """Bound on reads while many stops wait."""
@@ -46,12 +46,12 @@ class Relist(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def core_percent(self) -> float:
-        """Processor time of the server, in percent of one core."""
+        """Processor time of the server, in percent of a core."""
         return 100 * (self.after.cpu_seconds - self.before.cpu_seconds) / self.seconds
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run."""
+    """The figures of a run."""
 
     machine: Machine
     engine: Docker

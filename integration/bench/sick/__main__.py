@@ -34,7 +34,7 @@ PENDING_EXECS = 50
 EXEC_CONTAINERS = 20
 """Containers over which the execs are spread."""
 _BEGIN_SECONDS = 3.0
-"""Pause from the last exec sent to the signal, in which Docker begins the execs."""
+"""Pause between the last exec and the signal, so that Docker has begun the execs."""
 _BLOCKED_SECONDS = 30.0
 _MADE = "bench/slow:1"
 _LAYER_BYTES = 32 << 20

@@ -13,7 +13,7 @@ READ_MS = 50.0
 REFUSED_MS = 5000.0
 """Duration that a refused read counts as: a client's timeout."""
 ANSWER_SECONDS = 3.0
-"""Bound from the end of one server to the first answers of the next."""
+"""Bound on the time from the end of a server to the first answers of its successor."""
 
 READS = ("ListContainers", "ListPodSandbox", "Status")
 FIRST = ("Version", "Status", "ListPodSandbox")
@@ -32,7 +32,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that were pending while the reads were timed, and the refused ones."""
+    """The calls that were pending while the reads were timed, and the refused calls."""
 
     taken_seconds: float
     """Seconds from the first of these calls, all sent at once, to the answer of a read sent after them."""
@@ -43,7 +43,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
-    """One server ended, and the next one started when the first had exited; seconds from the signal on.
+    """The end of a server, and the start of its successor after its exit; seconds from the signal on.
 
     A missing answer counts as the seconds waited for it.
     """
@@ -53,18 +53,18 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restarts(msgspec.Struct, frozen=True, kw_only=True):
-    """Rounds of one kind of restart."""
+    """Rounds of a kind of restart."""
 
     name: str
     rounds: list[Restart]
 
     def of(self, answer: str) -> list[float]:
-        """Return the seconds to one answer, in the order of the rounds."""
+        """Return the seconds to an answer, in the order of the rounds."""
         return [each.answers[answer] for each in self.rounds]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run."""
+    """The figures of a run."""
 
     machine: Machine
     engine: Docker

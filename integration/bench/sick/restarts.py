@@ -1,4 +1,4 @@
-"""Time from the end of one server to the first answers of the next, which starts when the first has exited."""
+"""Time from the end of a server to the first answers of its successor, which starts after the exit."""
 
 import os
 import select
@@ -40,7 +40,7 @@ _CALLS: dict[str, Callable[[RuntimeServiceStub], object]] = {
 
 
 def restarted(server: Server, *, by: signal.Signals) -> Restart:
-    """End a server with a signal, start the next one and time its first answers.
+    """End a server with a signal, start its successor and time the first answers.
 
     A server that does not exit is killed after EXIT_SECONDS, as systemd does.
     """

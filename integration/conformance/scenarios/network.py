@@ -136,7 +136,7 @@ def service_leads_to_its_pods(case: Case) -> None:
 
 @contextmanager
 def _name_server(name: str) -> Iterator[None]:
-    """Answer DNS queries for one name at the node's address while the block runs."""
+    """Answer DNS queries for a name at the node's address while the block runs."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((ADDRESS, 53))
         thread = threading.Thread(target=_serve, args=(server, name), name="names", daemon=True)

@@ -90,7 +90,7 @@ def crashing_container_is_restarted(case: Case) -> None:
     case.kubectl.apply(pod("p", container("sh", "-c", "echo going down; sleep 1; exit 3")))
     eventually(lambda: case.restarts("p") >= 2)
     assert case.status("p")["lastState"]["terminated"]["exitCode"] == 3
-    # The previous container is removed as soon as the current one exits, also between two requests of kubectl.
+    # The previous container is removed as soon as the current container exits, also between two requests of kubectl.
     eventually(lambda: previous() == "going down\n", previous)
 
 
@@ -117,7 +117,7 @@ def _job(name: str, command: str, **spec: Any) -> dict[str, Any]:
 
 @scenario()
 def deployment_rolls_out_a_change(case: Case) -> None:
-    """New pods replace the old ones."""
+    """New pods replace the old pods."""
     labels = {"app": "web"}
     template = {"metadata": {"labels": labels}, "spec": pod("ignored")["spec"]}
     spec = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
@@ -339,7 +339,7 @@ def pod_outlives_the_removal_of_its_earlier_sandboxes(case: Case) -> None:
 
 
 def _sandboxes(case: Case, name: str, *, ended: bool = False) -> set[str]:
-    """Return the ids of a pod's running pause containers, with `ended` also of the exited ones."""
+    """Return the ids of a pod's running pause containers, with `ended` also of exited containers."""
     mark = f"k8s_POD_{name}_{case.namespace}_"
     found = case.cluster.served.engine.api.containers(all=ended, filters={"name": mark})
     return {item["Id"] for item in found}

@@ -69,7 +69,7 @@ def seccomp_profile_is_applied(case: Case) -> None:
 
 @scenario()
 def sysctls_of_a_pod_are_set(case: Case) -> None:
-    """A safe sysctl, and one that the kubelet allows; another is refused."""
+    """A safe sysctl, and a sysctl that the kubelet allows; any other is refused."""
     sysctls = [
         {"name": "net.ipv4.ip_unprivileged_port_start", "value": "42"},
         {"name": "net.core.somaxconn", "value": "77"},

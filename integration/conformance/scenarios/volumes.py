@@ -76,7 +76,7 @@ def changed_projected_volume_is_seen_inside(case: Case) -> None:
 
 @scenario(alone=True)
 def renewed_token_is_seen_inside(case: Case) -> None:
-    """The kubelet requests a new token when it has lost the old one, here through its restart."""
+    """The kubelet requests a new token when it has lost the old token, here through its restart."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     case.run(_with_volume({"projected": {"sources": [token]}}))
     before = _claims(_reads(case, "/v/token"))

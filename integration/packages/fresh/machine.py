@@ -38,7 +38,7 @@ _OF_OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine, by its container."""
+    """A machine, by its container."""
 
     engine: Engine
     container: str
@@ -132,8 +132,8 @@ def booted(engine: Engine, suite: str) -> Iterator[Machine]:
         tmpfs={"/tmp": "", "/run": ""},
         network_mode="none",
     )
-    # In a container systemd reads kernel parameters from its arguments; newer versions refuse cgroup v1 without this
-    # one.
+    # In a container systemd reads kernel parameters from its arguments; newer versions refuse cgroup v1
+    # without this parameter.
     command = ["/lib/systemd/systemd", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"]
     made = api.create_container(
         f"{tag}:test",

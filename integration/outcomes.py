@@ -77,7 +77,6 @@ class Outcomes:
 
 
 def _engine_name(item: pytest.Item) -> str:
-    """Return the engine of a test, empty for none."""
     return str(item.callspec.params.get("engine_name", "")) if hasattr(item, "callspec") else ""
 
 

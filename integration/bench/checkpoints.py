@@ -118,7 +118,6 @@ class _Round:
         return self._cri.exec(container, "cat", "/count").stdout > b"1"
 
     def _alone(self, containers: Sequence[str]) -> None:
-        """Checkpoint and restore with runc alone."""
         tasks = {container: self._task(container) for container in containers}
         with _timed(self._took, "runc checkpoint"):
             for container, task in tasks.items():
@@ -154,8 +153,6 @@ class _Round:
 
 
 class _timed:  # noqa: N801 - it reads as a function
-    """Records the milliseconds of the block."""
-
     def __init__(self, took: dict[str, float], name: str) -> None:
         self._took = took
         self._name = name

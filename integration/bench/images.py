@@ -40,8 +40,6 @@ TimedRounds = dict[str, list[Timings]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Puller:
-    """A side of the comparison."""
-
     pull: Callable[[str], object]
     forget: Callable[[str], object]
     """Remove the image, so that the next pull is complete."""
@@ -58,7 +56,7 @@ def measure_images(
     """
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark runs in isolation only: make bench")
+        raise NodeError("the benchmark runs only in isolation: make bench")
     registry = Registry(node.tools.root / "usr/bin/docker-registry", home=setup.home / "registry")
     registry.start()
     api = setup.engine.api

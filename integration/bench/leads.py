@@ -101,7 +101,6 @@ def _print(found: dict[str, Timings]) -> None:
 
 
 def _sum(timings: Timings) -> float:
-    """Return the median of the rounds' sums."""
     sums: list[float] = [sum(calls) for calls in zip(*(timings.took[call] for call in _CALLS), strict=True)]
     return statistics.median(sums)
 

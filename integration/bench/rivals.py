@@ -75,8 +75,6 @@ class Rival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a server runs."""
-
     setup: Setup
     node: Node
     program: Path
@@ -101,7 +99,7 @@ def running(setup: Setup, program: Path, *, number: int) -> Iterator[Rival]:
     """
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark runs in isolation only: make bench")
+        raise NodeError("the benchmark runs only in isolation: make bench")
     home = setup.home / f"beside-{number}"
     cni_conf = home / "cni-conf"
     cni_conf.mkdir(parents=True)

@@ -143,7 +143,6 @@ def _node() -> Node:
 
 
 def _load(engine: Engine, node: Node) -> tuple[ImageId, ImageId]:
-    """Load the pause and busybox images."""
     both = images.pause_image(node.busybox), images.busybox_image(node.busybox)
     pause, busybox = (ImageId(images.load(engine.api, image)) for image in both)
     return pause, busybox

@@ -1,4 +1,4 @@
-/* A wall clock that can jump: the real one, and as many seconds as a file says. Preloaded into the server. */
+/* A wall clock that can jump: the real time plus an offset in seconds from a file. Preloaded into the server. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

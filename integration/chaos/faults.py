@@ -78,7 +78,6 @@ def _kill_server(target: Target, seconds: float, _random: Random) -> None:
 
 
 def _kill_server_in_moves(target: Target, seconds: float, random: Random) -> None:
-    """Move pods, and kill the server repeatedly meanwhile."""
     until = time.monotonic() + seconds
     with ThreadPoolExecutor(1) as moving:
         moved = moving.submit(move_pods, target, seconds, random)

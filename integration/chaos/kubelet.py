@@ -107,7 +107,6 @@ class Kubelet:
         return len(sandboxes) == 1
 
     def _forget_removed(self, listed: set[str]) -> None:
-        """Forget containers that were removed by hand."""
         for gone in self._target.removed_by_hand & self._pod.made.keys() - listed:
             del self._pod.made[gone]
 

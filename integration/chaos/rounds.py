@@ -77,8 +77,6 @@ def run(
 
 
 class _Runner:
-    """The rounds of a node."""
-
     def __init__(self, target: Target, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
         self._target = target
         self._cri = cri

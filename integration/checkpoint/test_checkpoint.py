@@ -25,7 +25,6 @@ COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i > /state; sleep 0.
 
 
 def checkpoint(served: Served, container: str, location: Path | str, *, timeout: int = 0) -> None:
-    """Request a checkpoint."""
     request = pb.CheckpointContainerRequest(container_id=container, location=str(location), timeout=timeout)
     served.cri.runtime.CheckpointContainer(request)
 
@@ -38,7 +37,6 @@ def refused(served: Served, container: str, location: Path | str, *, timeout: in
 
 
 def started(kubelet: Kubelet, **fields: Any) -> str:
-    """Start a counting container."""
     pod = kubelet.pod()
     made = kubelet.started(pod, "sh", "-c", COUNTER, **fields)
     wait_until(lambda: count(kubelet, made) > 2)
@@ -46,7 +44,6 @@ def started(kubelet: Kubelet, **fields: Any) -> str:
 
 
 def count(kubelet: Kubelet, container: str) -> int:
-    """Return the current number of a container."""
     return int(kubelet.inside(container, "cat /state 2> /dev/null") or 0)
 
 
@@ -57,13 +54,11 @@ def assert_still_counting(kubelet: Kubelet, container: str) -> None:
 
 
 def assert_nothing_left(served: Served, directory: Path) -> None:
-    """Check that no file of a checkpoint exists."""
     assert list(directory.iterdir()) == []
     assert list((served.dirs.state / "checkpointing").glob("*")) == []
 
 
 def members(location: Path) -> dict[str, bytes]:
-    """Return the contents of an archive's files by name."""
     with tarfile.open(location) as archive:
         files = {each.name: archive.extractfile(each) for each in archive}
         return {name: file.read() for name, file in files.items() if file is not None}
@@ -162,7 +157,6 @@ def test_a_container_continues_from_its_archive(
 
 
 def layer_file(layer: Path, name: str) -> bytes:
-    """Return the content of a file in a layer."""
     with tarfile.open(layer) as archive:
         file = archive.extractfile(name)
         assert file is not None
@@ -170,7 +164,6 @@ def layer_file(layer: Path, name: str) -> bytes:
 
 
 def unpack_image(served: Served, container: str, root: Path) -> None:
-    """Unpack the root file system of a container's image."""
     api = served.engine.api
     made = api.create_container(api.inspect_container(container)["Image"], ["-"])["Id"]
     try:
@@ -181,7 +174,6 @@ def unpack_image(served: Served, container: str, root: Path) -> None:
 
 
 def apply_layer(layer: Path, root: Path) -> None:
-    """Apply a layer of an OCI image."""
     with tarfile.open(layer) as archive:
         for each in archive:
             path = Path(each.name)

@@ -46,7 +46,6 @@ class Migration:
         self.containers: dict[str, str] = {}
 
     def start(self, *command: str, **fields: Any) -> str:
-        """Start a container of the pod, and return its name."""
         own: dict[str, Any] = {"image": self.kubelet.image, "command": command, **secured(namespace_options=OWN_PIDS)}
         config = container_config(unused_name("c"), **(own | fields))
         name = config.metadata.name
@@ -56,17 +55,14 @@ class Migration:
         return name
 
     def counter(self, **fields: Any) -> str:
-        """Start a counting container."""
         name = self.start("sh", "-c", COUNTER, **fields)
         wait_until(lambda: self.count(self.containers[name]) > 2)
         return name
 
     def count(self, container: str) -> int:
-        """Return the current number of a container."""
         return int(self.kubelet.inside(container, "cat /state 2> /dev/null") or 0)
 
     def wait_past(self, container: str, number: int) -> None:
-        """Wait until a container has counted beyond a number."""
         wait_until(lambda: self.count(container) > number)
 
     def checkpoint(self, *names: str, **options: str) -> None:
@@ -78,12 +74,10 @@ class Migration:
         self.served.cri.runtime.CheckpointPod(request)
 
     def remove(self) -> None:
-        """Remove the pod."""
         self.served.cri.stop(self.pod.id)
         self.served.cri.remove(self.pod.id)
 
     def request(self) -> pb.RestorePodRequest:
-        """Return the request for another pod."""
         config = pod_config(unused_name("restored"))
         config.linux.CopyFrom(self.pod.config.linux)
         return pb.RestorePodRequest(
@@ -93,7 +87,6 @@ class Migration:
         )
 
     def restore(self, *, start: bool = True, options: Mapping[str, str] | None = None) -> Restored:
-        """Restore the checkpoint as another pod."""
         request = self.request()
         request.options.update(options or {})
         made = self.served.cri.runtime.RestorePod(request)
@@ -122,7 +115,6 @@ class Migration:
 
 @pytest.fixture
 def migration(served: Served, kubelet: Kubelet, tmp_path: Path) -> Migration:
-    """Create a pod to migrate."""
     return Migration(served, kubelet, tmp_path / "checkpoint")
 
 
@@ -181,7 +173,6 @@ stat -c '%A %u %g %t %T %n' /dev/*; readlink /proc/1/cwd; cat /proc/1/attr/curre
 
 
 def has_capability(number: int) -> bool:
-    """Return whether this process has a capability."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [effective] = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
     return bool(effective >> number & 1)
@@ -406,7 +397,6 @@ def test_a_failure_of_criu_leaves_no_file_and_all_containers_running(
 
 
 def failed(call: Any) -> tuple[grpc.StatusCode, str]:
-    """Return code and text of a failed call."""
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value.code(), str(caught.value.details())

@@ -110,7 +110,6 @@ def _images(node: Node, shell: Unpacked) -> Iterator[Published]:
 
 
 def _labelled(node: Node, name: str, **config: object) -> Image:
-    """Return a unique image."""
     return busybox_image(node.busybox, reference=f"made/{name}:latest", config={"Labels": {"made": name}, **config})
 
 

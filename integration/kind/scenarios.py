@@ -67,15 +67,11 @@ _SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The server of the node."""
-
     socket: Path
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """Docker of the node."""
-
     api: docker.APIClient
     cgroup_driver: str = "systemd"
 
@@ -107,8 +103,6 @@ class _Journal:
 
 @dataclass(frozen=True, slots=True)
 class _Kubelet:
-    """The kubelet of the node."""
-
     log: _Journal
 
 

@@ -43,7 +43,6 @@ def pod(cri: Cri, name: str, namespaces: pb.NamespaceOption | None = None) -> It
 
 
 def leases(node: KindNode) -> list[str]:
-    """Return the addresses that pods have."""
     return [name for name in node.output("sh", "-c", f"ls {LEASES} 2>/dev/null || true").split() if name[0].isdigit()]
 
 

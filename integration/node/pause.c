@@ -1,12 +1,13 @@
 /*
- * The first program of a pod sandbox: it keeps the pod's namespaces alive, collects the exit status of
- * processes whose parent is gone (it is process 1 of a shared PID namespace), and ends when asked to.
+ * The pause process of a pod sandbox: it keeps the pod's namespaces alive, reaps orphans as process 1 of a
+ * shared PID namespace, and exits on a signal.
  *
- * All three signals stay blocked and are taken one after the other with sigwaitinfo: no handler runs at an
- * unexpected moment, and the kernel keeps a blocked SIGTERM pending even for process 1, which it would
- * otherwise never deliver without a handler.
+ * All three signals stay blocked and are received with sigwaitinfo: no handler interrupts the program, and
+ * the kernel keeps a blocked SIGTERM pending even for process 1, to which it does not deliver a SIGTERM
+ * without a handler.
  *
- * With -v it ends at once, as the one of Kubernetes does, which prints its version: `kubeadm upgrade` runs it so.
+ * With -v it exits at once, like the pause of Kubernetes, which prints its version: `kubeadm upgrade` runs it
+ * with -v.
  */
 #include <signal.h>
 #include <sys/wait.h>

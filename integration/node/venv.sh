@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make the virtual environment: sh venv.sh PYTHON
-# The one piece of set-up in shell, because it runs before there is a Python environment to run anything in.
+# Create the virtual environment: sh venv.sh PYTHON
+# In shell, because it runs before a Python environment exists.
 set -eu
 python=$1
 started=$(date +%s)
@@ -10,7 +10,7 @@ started=$(date +%s)
     exit 1
 }
 if [ ! -x .venv/bin/python ]; then
-    # Debian keeps the part of venv that brings pip in a package of its own.
+    # Debian has the part of venv that installs pip in a separate package.
     "$python" -c 'import ensurepip' 2>/dev/null || {
         echo "  - installing python3-venv"
         apt-get update -qq
@@ -21,11 +21,11 @@ if [ ! -x .venv/bin/python ]; then
 fi
 echo "  - installing pydockershim and its development tools into .venv"
 .venv/bin/python -m pip install --quiet --editable '.[dev]'
-# Wheels of the generator of shim/api end with CPython 3.11; proto/generate.py says why it is an old one.
+# The generator of shim/api has no wheels after CPython 3.11; proto/generate.py says why it is an old version.
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
     .venv/bin/python -m pip install --quiet --no-deps --upgrade --target .venv/protoc --requirement proto/requirements.txt
 fi
-# Apart, since it brings rich: structlog imports that where it is there, and would take longer than on a node.
+# Separate, since it installs rich: structlog imports rich if present, and would start more slowly than on a node.
 .venv/bin/python -m pip install --quiet --upgrade --target .venv/contracts 'import-linter>=2.5'
 touch .venv/.installed
 echo "    $(($(date +%s) - started)) s"

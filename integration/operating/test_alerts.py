@@ -94,7 +94,6 @@ def labels(own: dict[str, str]) -> str:
 
 
 def expected(alert: str) -> list[dict[str, Any]]:
-    """Return the expected alerts of alerts_test.yml."""
     tests = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     [found] = [case["exp_alerts"] for case in cases if case["alertname"] == alert and case.get("exp_alerts")]

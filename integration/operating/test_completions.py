@@ -12,7 +12,6 @@ COMPLETIONS = Path(__file__).parents[2] / "packaging/completions"
 
 
 def library_path(root: Path) -> str:
-    """Return the library directories of the unpacked programs."""
     return ":".join(str(path) for path in sorted(root.glob("usr/lib/*-linux-gnu")))
 
 

@@ -81,7 +81,6 @@ class Machine:
 
 
 def seen(netns: Netns) -> Machine:
-    """Return the current state."""
     saved = [line for program in ("iptables", "ip6tables") for line in netns.run(f"{program}-save").splitlines()]
     rules = (line.partition(" [")[0] for line in saved if line.startswith((":", "-A")))
     settings = netns.call(lambda: run(["sysctl", "--all", "--pattern", SETTINGS], timeout=_SECONDS))
@@ -101,7 +100,6 @@ def seen(netns: Netns) -> Machine:
 
 
 def changes(before: Machine, after: Machine) -> dict[str, list[object]]:
-    """Return the differences by kind."""
     found = {field.name: getattr(before, field.name) ^ getattr(after, field.name) for field in fields(Machine)}
     return {name: sorted(values) for name, values in found.items() if values}
 

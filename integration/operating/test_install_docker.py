@@ -100,12 +100,10 @@ class Unit:
 
     @property
     def pid(self) -> int:
-        """The pid of dockerd."""
         return int(self.pid_file.read_text())
 
     @property
     def answers(self) -> bool:
-        """Whether Docker answers."""
         return answers(self.engine.socket)
 
 

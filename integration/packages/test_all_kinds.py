@@ -19,7 +19,6 @@ OTHER_MACHINE = "aarch64"
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All files of a release."""
     directory = tmp_path_factory.mktemp("released") / "made"
     build_into(directory, KINDS, list(MACHINES.values()))
     return directory
@@ -27,7 +26,6 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def placed(root: Root, released: Path) -> Path:
-    """The packages, copied into the root."""
     shutil.copytree(released, root.path / "srv/released")
     return Path("/srv/released")
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.timeout(900)  # the first test waits until the packages
 
 @pytest.fixture
 def deb(root: Root, packages: Packages) -> str:
-    """The package, copied into the root."""
     package = packages.one("*.deb")
     shutil.copyfile(package, root.path / "srv" / package.name)
     return f"/srv/{package.name}"

@@ -21,12 +21,10 @@ _SECONDS = 300
 
 
 def newest() -> list[str]:
-    """Return the requirements in the lock."""
     return [line.split()[0] for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#")]
 
 
 def names(requirements: Sequence[str]) -> set[str]:
-    """Return normalized names of libraries."""
     return {line.partition("==")[0].lower().replace("_", "-") for line in requirements}
 
 

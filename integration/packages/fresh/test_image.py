@@ -51,13 +51,11 @@ def engine(node: Node, pause_image: Image) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def cli(engine: Engine, node: Node) -> list[str]:
-    """Docker's command line client for this engine."""
     return [str(program("docker", node.stable.path)), "--host", engine.url]
 
 
 @pytest.fixture
 def built(engine: Engine, cli: list[str], tmp_path: Path) -> str:
-    """The image."""
     with ensure_base().open("rb") as base:
         engine.api.import_image_from_data(base.read(), repository="base.test/python", tag="1")
     wheels = tmp_path / "base/wheels"

@@ -26,7 +26,6 @@ PLUGIN = "/usr/lib/cni/bridge"
 
 @pytest.fixture(scope="module", params=SUITES)
 def machine(request: pytest.FixtureRequest, node: Node) -> Iterator[Machine]:
-    """A fresh machine on a separate engine."""
     engine = make_engine(node, "28", variant=f"fresh-{request.param}")
     engine.start()
     try:
@@ -38,7 +37,6 @@ def machine(request: pytest.FixtureRequest, node: Node) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def with_docker(machine: Machine, node: Node, pause_image: Image) -> Machine:
-    """The machine, with Docker, plugins and images."""
     machine.run("apt-get", "install", "--yes", *RECOMMENDED)
     wait_until(lambda: machine.is_active("docker"))
     machine.load(pause_image, busybox_image(node.busybox))
@@ -216,7 +214,6 @@ def test_clients_see_a_mistake_in_the_settings_and_cause_no_restarts(
 
 
 def starts(machine: Machine) -> int:
-    """Return how often systemd has started the service."""
     lines = machine.run("journalctl", "--unit=pydockershim.service", "--output=cat").splitlines()
     return sum(line.startswith("Starting pydockershim.service") for line in lines)
 

@@ -1,4 +1,4 @@
-"""A host and a pod, each a network namespace of its own, so that no example meets another test's bridge or rules."""
+"""A host and a pod in fresh network namespaces, so that no example sees the bridge or rules of another test."""
 
 from collections.abc import Iterator
 
@@ -34,5 +34,5 @@ def pod(node_dirs: NodeDirs) -> Iterator[Netns]:
 
 @pytest.fixture
 def plugins(node_dirs: NodeDirs) -> Plugins:
-    """Debian's plugins, with a cache of the test's own."""
+    """Debian's plugins, with a cache for this test."""
     return Plugins(bin_dirs=[node_dirs.cni_bin], cache_dir=node_dirs.cni_cache, timeout=60)

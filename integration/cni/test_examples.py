@@ -1,4 +1,4 @@
-"""Each configuration in cni_conf_examples/, as it is but for where host-local keeps its reservations."""
+"""Each configuration in cni_conf_examples/, unchanged except for the directory of host-local's reservations."""
 
 import socket
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ CONFIG = pb.PodSandboxConfig(
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Attaches pods of one host and checks what that leaves there."""
+    """Attaches pods of a host and reads the state that plugins leave on it."""
 
     host: Netns
     plugins: Plugins
@@ -63,7 +63,7 @@ class Pods:
         return self.host.run("iptables-save") + self.host.run("ip6tables-save")
 
     def links(self) -> set[str]:
-        """Names of all links."""
+        """Return the names of the host's links."""
         return {line.split(": ")[1].partition("@")[0] for line in self.host.run("ip -o link").splitlines()}
 
 
@@ -82,7 +82,7 @@ def addresses(attachment: Attachment) -> list[str]:
 
 
 def served(pod: Netns, client: Netns, address: str, port: int) -> bytes:
-    """Let the pod greet one client, and return what the client reads."""
+    """Serve one greeting in the pod, and return the text that the client reads."""
     with pod.call(lambda: socket.create_server(("::", 80), family=socket.AF_INET6, dualstack_ipv6=True)) as server:
         server.settimeout(10)
         connection = client.call(lambda: socket.create_connection((address, port), timeout=10))
@@ -110,7 +110,7 @@ def test_every_example_is_valid_and_finds_its_plugins(node_dirs: NodeDirs) -> No
         ("40-bandwidth.conflist", ["10.244.0.2"]),
     ],
 )
-def test_a_pod_is_reached_and_leaves_nothing(pods: Pods, pod: Netns, example: str, expected: list[str]) -> None:
+def test_a_pod_is_reachable_and_del_leaves_nothing(pods: Pods, pod: Netns, example: str, expected: list[str]) -> None:
     links = pods.links()
     attachment = pods.add(pods.attachment(example, pod))
 
@@ -140,7 +140,7 @@ def test_dual_stack_host_ports_answer_on_both_families(pods: Pods, pod: Netns) -
     pods.delete(attachment)
 
 
-def test_bandwidth_shapes_what_the_annotations_say(pods: Pods, pod: Netns) -> None:
+def test_bandwidth_annotations_shape_the_pods_traffic(pods: Pods, pod: Netns) -> None:
     config = pb.PodSandboxConfig()
     config.CopyFrom(CONFIG)
     config.annotations[INGRESS_BANDWIDTH] = "10M"
@@ -168,7 +168,7 @@ def test_macvlan_puts_the_pod_on_the_network_of_its_master(pods: Pods, pod: Netn
     assert "eth0" not in pod.run("ip -o link")
 
 
-def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods: Pods, pod: Netns) -> None:
+def test_del_without_the_namespace_releases_address_and_host_port(pods: Pods, pod: Netns) -> None:
     attachment = pods.add(pods.attachment("10-bridge.conflist", pod))
     gone = msgspec.structs.replace(attachment, netns=str(pod.path.with_name("gone")))
 
@@ -176,7 +176,7 @@ def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods
 
     assert pods.reservations() == set()
     assert not names_port(pods.rules(), 8080)
-    # Not the masquerading rule: this bridge plugin finds the address to take out in the namespace only.
+    # The masquerading rule stays: this bridge plugin reads the address to remove from the namespace.
 
 
 def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Netns) -> None:
@@ -193,7 +193,7 @@ def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Netns) -> 
     assert [line for line in pods.rules().splitlines() if "8080" in line or "c0ffee" in line] == []
 
 
-def test_the_error_of_a_real_plugin_is_reported(pods: Pods, pod: Netns) -> None:
+def test_a_plugins_error_is_reported(pods: Pods, pod: Netns) -> None:
     attachment = pods.attachment("50-macvlan.conflist", pod)
     attachment.conflist["plugins"][0]["master"] = "absent0"
 

@@ -1,4 +1,4 @@
-"""Configurations of every version of the specification, with plugins of three releases."""
+"""Configurations of every CNI specification version, with plugins of three releases."""
 
 import os
 from pathlib import Path
@@ -19,12 +19,12 @@ from shim.cni.plugins import Attachment, Plugins
 from shim.cni.result import pod_ips, result_from_json
 
 NEWEST = {"older": "0.4.0", "stable": "1.0.0", "newer": "1.1.0"}
-"""The newest version that the plugins of each release know."""
+"""The newest specification version of each plugin release."""
 
 
 @pytest.fixture
 def bin_dir(node: Node, release: str) -> Path:
-    """Return the directory of the plugins of a release."""
+    """Return the plugin directory of a release."""
     found = {"older": node.older_plugins, "stable": node.tools, "newer": node.newer_plugins}[release]
     if found is None:
         missing = node.older_plugins_missing if release == "older" else node.newer_plugins_missing
@@ -33,7 +33,7 @@ def bin_dir(node: Node, release: str) -> Path:
 
 
 def network(dirs: NodeDirs, version: str) -> NetworkConfig:
-    """Return a network with as many plugins as the version can chain."""
+    """Return a network: a plugin list, or a single plugin if the version has no lists."""
     number = SUPPORTED_VERSIONS.index(version)
     first = bridge(dirs.cni_leases, subnets=("10.88.0.0/24",), link="versions0", ipMasq=True)
     conflist: JsonObject = {"cniVersion": version, "name": "versions"}
@@ -58,7 +58,7 @@ def attached(config: NetworkConfig, pod: Netns) -> Attachment:
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 @pytest.mark.parametrize("release", NEWEST)
-def test_a_pod_of_every_version(
+def test_add_and_del_work_with_every_version(
     host: Netns, pod: Netns, node_dirs: NodeDirs, bin_dir: Path, release: str, version: str
 ) -> None:
     plugins = Plugins(bin_dirs=[bin_dir], cache_dir=node_dirs.cni_cache, timeout=60)
@@ -83,7 +83,7 @@ def test_a_pod_of_every_version(
 
 
 @pytest.mark.parametrize("release", ["newer"])
-def test_the_status_of_real_plugins(host: Netns, node_dirs: NodeDirs, bin_dir: Path) -> None:
+def test_status_reports_whether_real_plugins_are_ready(host: Netns, node_dirs: NodeDirs, bin_dir: Path) -> None:
     config = network(node_dirs, "1.1.0")
 
     assert host.call(lambda: ask_status(config, bin_dirs=[bin_dir])) == ""

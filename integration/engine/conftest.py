@@ -1,4 +1,4 @@
-"""An Engine adapter on each real Engine."""
+"""Fixtures: an Engine adapter on each real Engine."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -20,7 +20,7 @@ _serial = count()
 
 @pytest.fixture
 def adapter(engine: RealEngine) -> Iterator[DockerEngine]:
-    """Make an adapter, and remove every container the test has left."""
+    """Make an adapter, and remove every container that the test leaves."""
     made = DockerEngine(engine.url, request_timeout=60)
     yield made
     for container in made.list_containers():
@@ -30,11 +30,11 @@ def adapter(engine: RealEngine) -> Iterator[DockerEngine]:
 
 @pytest.fixture
 def subject(adapter: DockerEngine, engine: RealEngine, images: Images, registry: Registry) -> Subject:
-    """Try the contract on the adapter."""
+    """Return the adapter as the subject of the contract's tests."""
     images.load(CONTRACT_IMAGE, {"Labels": {IMAGE_LABEL: "image", LABEL: "image"}})
 
     def make(reference: str) -> str:
-        # Its own label, so that no other reference shares the image.
+        # A unique label, so that no other reference shares the image.
         return images.load(reference, {"Labels": {"org.example.serial": str(next(_serial))}})
 
     def publish(name: str) -> str:

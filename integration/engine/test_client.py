@@ -1,4 +1,4 @@
-"""What only real Engines show: restarts, hangs, registries, many calls at once."""
+"""Behaviour that only real Engines show: restarts, hangs, registries, many calls at once."""
 
 import logging
 import threading
@@ -23,10 +23,10 @@ SECONDS = 60
 
 
 def ignore(_message: object) -> None:
-    """Want no progress."""
+    """Ignore progress messages."""
 
 
-def test_the_newest_version_of_each_engine_is_spoken(adapter: DockerEngine, engine_name: str) -> None:
+def test_the_adapter_speaks_each_engines_newest_api_version(adapter: DockerEngine, engine_name: str) -> None:
     assert adapter.api_version == {"20.10": (1, 41), "26": (1, 45)}.get(engine_name, (1, 51))
 
 
@@ -60,7 +60,7 @@ def test_a_crashed_engine_is_unavailable_until_it_is_back(subject: Subject, engi
 
 
 def test_a_wait_ends_with_the_engine(subject: Subject, engine: RealEngine) -> None:
-    # The engine that comes back stops what outlived the crash, and waits ten seconds for what ignores SIGTERM.
+    # The restarted engine stops containers that survived the crash, and gives those that ignore SIGTERM ten seconds.
     container_id = subject.running(StopSignal="SIGKILL")
     with ThreadPoolExecutor(1) as pool, subject.engine.events(since=None):
         waiting = pool.submit(subject.engine.wait_removed, container_id)
@@ -72,7 +72,7 @@ def test_a_wait_ends_with_the_engine(subject: Subject, engine: RealEngine) -> No
             engine.start()
 
 
-def test_a_frozen_engine_costs_the_timeout_and_no_more(engine: RealEngine, adapter: DockerEngine) -> None:
+def test_a_call_to_a_frozen_engine_ends_with_its_timeout(engine: RealEngine, adapter: DockerEngine) -> None:
     with closing(DockerEngine(engine.url, request_timeout=0.2)) as hurried:
         adapter.ping()
         engine.freeze()
@@ -85,7 +85,7 @@ def test_a_frozen_engine_costs_the_timeout_and_no_more(engine: RealEngine, adapt
     adapter.ping()
 
 
-def test_a_client_leaves_a_frozen_engine_at_once(engine: RealEngine, adapter: DockerEngine) -> None:
+def test_a_cancelled_call_leaves_a_frozen_engine_at_once(engine: RealEngine, adapter: DockerEngine) -> None:
     adapter.ping()
     scope = Scope()
     engine.freeze()
@@ -101,7 +101,7 @@ def test_a_client_leaves_a_frozen_engine_at_once(engine: RealEngine, adapter: Do
 # Many at once
 
 
-def test_hundreds_of_calls_at_once_are_quiet(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
+def test_hundreds_of_concurrent_calls_log_no_warning(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
     container_id = subject.running()
     calls = 200
     together = threading.Barrier(calls)
@@ -135,7 +135,7 @@ def test_no_output_of_a_short_exec_is_lost(subject: Subject) -> None:
     assert results == {(b"a\n", b"b\n", 5)}
 
 
-def test_one_of_two_removals_does_it(subject: Subject) -> None:
+def test_only_one_of_two_concurrent_removals_succeeds(subject: Subject) -> None:
     container_id = subject.running()
     together = threading.Barrier(4)
 
@@ -167,7 +167,7 @@ STARTS: dict[str, tuple[dict[str, object], type[ShimError], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "kind", "says"), STARTS.values(), ids=STARTS.keys())
-def test_a_container_that_cannot_start_says_why(
+def test_the_error_of_a_failed_start_names_the_cause(
     subject: Subject, changes: dict[str, object], kind: type[ShimError], says: str
 ) -> None:
     container_id = subject.created(**changes)
@@ -190,14 +190,14 @@ def test_a_registry_without_a_server_is_unavailable(adapter: DockerEngine) -> No
 
 @pytest.fixture
 def private_image(engine: RealEngine, images: Images, private_registry: Registry) -> str:
-    """An image that only USER may pull."""
+    """Publish an image that only USER may pull."""
     return private_registry.push(engine.api, images.busybox, name="private:1")
 
 
 @pytest.mark.parametrize(
     "auth", [None, RegistryAuth(username=USER, password="wrong")], ids=["no credentials", "wrong ones"]
 )
-def test_a_registry_that_wants_credentials_denies(
+def test_a_pull_without_credentials_is_denied(
     adapter: DockerEngine, private_image: str, auth: RegistryAuth | None
 ) -> None:
     with pytest.raises(RegistryDenied, match=private_image) as failed:
@@ -216,7 +216,7 @@ def test_credentials_reach_the_registry(adapter: DockerEngine, private_image: st
 def test_a_cancelled_pull_ends_at_once(subject: Subject) -> None:
     reference = subject.publish_image("cancelled")
     scope = Scope()
-    cancel: Callable[[object], None] = lambda _message: scope.cancel()  # noqa: E731 - it wants a type
+    cancel: Callable[[object], None] = lambda _message: scope.cancel()  # noqa: E731 - a lambda cannot be annotated
     with deadline.entered(scope), pytest.raises(Cancelled, match=reference):
         subject.engine.pull_image(reference, auth=None, progress=cancel)
 

@@ -1,4 +1,4 @@
-"""Pods and containers of one test, removed with it."""
+"""Pods and containers that a test makes, removed at its end."""
 
 from integration.pods.conftest import kubelet, pod
 

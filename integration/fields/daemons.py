@@ -1,4 +1,4 @@
-"""Files daemon.json that others write: options that reach containers, and many that do not."""
+"""daemon.json files of administrators: options that reach containers, and many that do not."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,7 +97,7 @@ def options() -> list[tuple[str, str, list[str]]]:
 
 
 def settings_for(settings: Mapping[str, Any], *, engine: str, runtime: Path, parent: str) -> dict[str, Any]:
-    """Return the settings that an engine knows, with the paths of this machine."""
+    """Return the options that an engine knows, with the paths of this machine."""
     release = engine.partition("-")[0]
     known = {key for key, _flag, engines in options() if release in engines}
     of_machine = {"runtimes": {OTHER_RUNTIME: {"path": str(runtime)}}, "cgroup-parent": parent}

@@ -1,4 +1,4 @@
-"""Limits of containers as the kernel has them: what each field of the CRI becomes in the files of a control group."""
+"""Limits of containers in the kernel: the content of the control group's files for each field of the CRI."""
 
 import fcntl
 import os
@@ -17,25 +17,25 @@ MIB = 1 << 20
 ROOT = Path("/sys/fs/cgroup")
 V2 = (ROOT / "cgroup.controllers").exists()
 NONE = "max" if V2 else "9223372036854771712"
-"""No limit of memory, as the kernel writes it."""
+"""How the kernel writes "no memory limit"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One field: what is asked for, which the status reports again, and what the kernel has then."""
+    """A field of the request, which the status reports unchanged, and the resulting content of the kernel's files."""
 
     asked: dict[str, Any]
     v1: dict[str, str]
     v2: dict[str, str | Callable[[str], bool]]
-    """A text, or what holds of it."""
+    """The expected text, or a predicate on it."""
 
     @property
     def files(self) -> Iterable[str]:
-        """The files of this machine's version."""
+        """The files of this machine's cgroup version."""
         return self.v2 if V2 else self.v1
 
     def differing(self, found: dict[str, str]) -> dict[str, str]:
-        """Of what files say, what is not as asked for."""
+        """Return the files of `found` whose content is not the expected one."""
         wanted = self.v2 if V2 else self.v1
         return {name: text for name, text in found.items() if not _holds(wanted[name], text)}
 
@@ -94,7 +94,7 @@ CASES = {
         v2={"memory.max": str(4 * MIB), "memory.swap.max": str(MIB)},
     ),
 }
-"""What can be set at create and changed later."""
+"""Limits that can be set at create and changed later."""
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "cpu quota": ({"cpu_quota": -2}, "cpu_quota -2"),
@@ -120,20 +120,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "10,000 keys": ({"unified": {f"memory.x{number}": "1" for number in range(10_000)}}, "unified has 10000 keys"),
     "what moves processes": ({"unified": {"cgroup.procs": "1"}}, "'cgroup.procs'"),
 }
-"""What is refused with InvalidArgument, and what the message names behind the path of the field."""
+"""Limits that are refused with InvalidArgument, and the text that follows the field's path in the message."""
 if not V2:
     REFUSED["unified"] = ({"unified": {"memory.high": "1048576"}}, "unified needs cgroup v2")
 
 
 def path_of(served: Served, container: str, name: str) -> Path:
-    """Return a file of a container's group, in whichever tree has it."""
+    """Return a file of a container's control group, from the tree that has it."""
     group = served.engine.cgroup_of(container).strip("/")
     found = [*ROOT.glob(f"{group}/{name}"), *ROOT.glob(f"*/{group}/{name}")]
     return found[0]
 
 
 def huge_page_files(served: Served, container: str) -> list[Path]:
-    """Return the limits of huge pages of 2 MiB: in use, and reserved where the kernel counts both."""
+    """Return the files that limit huge pages of 2 MiB: use and, where the kernel limits them, reservations."""
     group = served.engine.cgroup_of(container).strip("/")
     names = ("limit_in_bytes", "rsvd.limit_in_bytes", "max", "rsvd.max")
     patterns = [f"{tree}{group}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
@@ -141,12 +141,12 @@ def huge_page_files(served: Served, container: str) -> list[Path]:
 
 
 def kernel(served: Served, container: str, names: Iterable[str]) -> dict[str, str]:
-    """Return what these files say now."""
+    """Read these files of a container's control group."""
     return {name: path_of(served, container, name).read_text().strip() for name in names}
 
 
 def reported(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Return what ContainerStatus reports for these fields."""
+    """Return these fields of ContainerStatus."""
     linux = cri.container_status(container).resources.linux
     return {name: getattr(linux, name) for name in names}
 
@@ -164,9 +164,9 @@ def limited(**fields: Any) -> pb.LinuxContainerConfig:
 
 @contextmanager
 def limited_huge_pages(served: Served) -> Iterator[bool]:
-    """Let groups of containers have limits of huge pages in the block, where the kernel can; says whether.
+    """Enable limits of huge pages for container groups inside the block; yields False where the kernel cannot.
 
-    On a hybrid machine the controller is in the tree of version 2, where it is not enabled for the groups below.
+    On a hybrid machine the controller is in the version 2 tree, where it is not enabled for the groups below.
     """
     tree = ROOT / "unified"
     if V2 or (ROOT / "hugetlb").exists():
@@ -176,7 +176,7 @@ def limited_huge_pages(served: Served) -> Iterator[bool]:
     if "hugetlb" not in (tree / "cgroup.controllers").read_text() or not parent.exists():
         yield False
         return
-    with _locked(tree):  # the tree is the machine's, which tests of other engines use beside this one
+    with _locked(tree):  # tests of other engines use the machine's tree at the same time
         for group in (tree, parent):
             (group / "cgroup.subtree_control").write_text("+hugetlb")
         try:
@@ -188,7 +188,7 @@ def limited_huge_pages(served: Served) -> Iterator[bool]:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep other processes out of blocks with the same directory."""
+    """Hold the directory's lock, which processes of other engines' tests take too."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

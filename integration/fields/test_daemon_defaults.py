@@ -1,4 +1,4 @@
-"""Daemons with defaults of their own for what a container may do."""
+"""Docker daemons whose configuration changes what a container may do by default."""
 
 import json
 import os
@@ -27,7 +27,7 @@ DEFAULT = pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)
 
 @contextmanager
 def served_by(engine: Engine, node: Node, pause: Image) -> Iterator[tuple[Served, Kubelet]]:
-    """Run an engine of its own with a server on it."""
+    """Run a new engine with a server on it."""
     dirs = make_node_dirs(node, new_home("defaults"))
     plugin = bridge(dirs.cni_leases, subnets=["10.85.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-defaults.conflist").write_text(conflist(plugin, name="defaults"))
@@ -42,7 +42,7 @@ def served_by(engine: Engine, node: Node, pause: Image) -> Iterator[tuple[Served
         remove_link(LINK)
 
 
-def test_an_administrators_profile_is_the_default_and_privileges_are_the_pods_to_say(
+def test_an_administrators_seccomp_profile_is_the_default_and_pods_choose_their_privileges(
     engine: Engine, node: Node, pause_image: Image, tmp_path: Path
 ) -> None:
     profile = tmp_path / "administrators.json"
@@ -61,7 +61,7 @@ def test_an_administrators_profile_is_the_default_and_privileges_are_the_pods_to
         assert kubelet.inside(free, "mkdir /tmp/x") == ""
 
 
-def test_a_daemon_that_confines_nothing_is_not_taken_at_its_word(
+def test_containers_have_seccomp_where_the_daemon_confines_nothing_by_default(
     engine: Engine, node: Node, pause_image: Image
 ) -> None:
     if engine.name == "20.10":
@@ -76,10 +76,10 @@ def test_a_daemon_that_confines_nothing_is_not_taken_at_its_word(
 
 
 @pytest.mark.parametrize("mode", ["host", "private"])
-def test_a_daemons_own_mode_of_cgroup_namespaces_is_not_the_pods(
+def test_pods_ignore_the_daemons_default_cgroup_namespace_mode(
     engine: Engine, node: Node, pause_image: Image, mode: str
 ) -> None:
-    """On version 1 pods see the machine's groups as with the other runtimes, on version 2 their own alone."""
+    """On cgroup v1 pods see the machine's groups, as under the other runtimes; on v2 they see only their own."""
     daemon = make_engine(node, engine.name, variant=f"g{mode[0]}", settings={"default-cgroupns-mode": mode})
     with served_by(daemon, node, pause_image) as (served, kubelet):
         pod = kubelet.pod()
@@ -90,7 +90,7 @@ def test_a_daemons_own_mode_of_cgroup_namespaces_is_not_the_pods(
 
 @pytest.fixture
 def remapped_users() -> Iterator[None]:
-    """Have the user that Docker shifts ids for, which it would else make with the programs of a distribution."""
+    """Create the user whose ids Docker maps. Docker would otherwise make it with programs of the distribution."""
     files = {"passwd": "dockremap:x:990:990::/:/bin/false\n", "group": "dockremap:x:990:\n"}
     files |= dict.fromkeys(("subuid", "subgid"), "dockremap:100000:65536\n")
     before = {Path("/etc", name): Path("/etc", name).read_text() for name in files}
@@ -102,10 +102,10 @@ def remapped_users() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("remapped_users")
-def test_a_daemon_with_a_user_namespace_gives_pods_the_nodes(
+def test_pods_run_in_the_nodes_user_namespace_where_the_daemon_remaps_users(
     engine: Engine, node: Node, pause_image: Image, tmp_path: Path
 ) -> None:
-    """Users and volumes are those of the node, and so is the host's network; files of images have shifted owners."""
+    """Pods have the node's users, volumes and network; only the owners of image files are shifted."""
     (tmp_path / "volume").mkdir()
     os.chown(tmp_path / "volume", 1000, 1000)
     volume = pb.Mount(host_path=str(tmp_path / "volume"), container_path="/volume")
@@ -128,9 +128,9 @@ def test_a_daemon_with_a_user_namespace_gives_pods_the_nodes(
 
 @pytest.mark.skipif(V2, reason="all controllers are in one tree")
 def test_limits_that_docker_discards_are_refused(engine: Engine, node: Node, pause_image: Image) -> None:
-    """It warns where it has no cpuset, and goes on without."""
+    """Without the cpuset controller Docker warns and ignores the limit."""
     daemon = make_engine(node, engine.name, variant="c")
-    # What is mounted may be hidden below others, where Docker finds it all the same.
+    # Docker also finds the mounts that other mounts hide.
     gone = "umount /sys/fs/cgroup/cpuset || umount -l /sys/fs/cgroup || umount -l /sys || exit"
     without = f"while grep -q ' cgroup .*,cpuset' /proc/self/mountinfo; do {gone}; done 2>/dev/null"
     daemon.daemon.argv = ("unshare", "-m", "sh", "-c", f'{without}; exec "$@"', "-", *daemon.daemon.argv)

@@ -1,6 +1,6 @@
-"""Pods on daemons whose daemon.json others have written: docs/daemon-json.md says what each option does to them.
+"""Pods on daemons with an administrator's daemon.json: docs/daemon-json.md says how each option affects pods.
 
-Two such files by default, with as many options as go together; the others where an engine is named.
+By default two files with as many options as can be combined; the others run when an engine is named.
 """
 
 import os
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A server on a daemon of DAEMONS, by its name there."""
+    """A server on a daemon of DAEMONS; `name` is its key."""
 
     name: str
     settings: dict[str, object]
@@ -39,7 +39,7 @@ class Daemon:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses a daemon on each."""
+    """Run each test that uses a daemon on every daemon."""
     if "daemon" in metafunc.fixturenames:
         config = metafunc.config
         names = DAEMONS if config.getoption("--engine") or config.getoption("--all-engines") else DEFAULT_DAEMONS
@@ -68,7 +68,7 @@ def test_the_table_of_options_has_those_of_dockerd(engine: Engine) -> None:
     assert flags == {flag for _key, flag, engines in options() if release in engines and flag in flags}
 
 
-def test_output_is_whole_and_nothing_is_added_to_it(daemon: Daemon, tmp_path: Path) -> None:
+def test_the_log_holds_exactly_the_containers_output(daemon: Daemon, tmp_path: Path) -> None:
     pod = daemon.kubelet.pod(log_directory=str(tmp_path))
     script = f"i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); echo $i; done"
     envs = [pb.KeyValue(key="log", value=b"secret")]
@@ -83,7 +83,7 @@ def test_output_is_whole_and_nothing_is_added_to_it(daemon: Daemon, tmp_path: Pa
     assert not any(log.get(name) for name in ("labels", "labels-regex", "env", "env-regex", "tag"))
 
 
-def test_processes_privileges_and_namespaces_are_the_pods_to_say(daemon: Daemon) -> None:
+def test_processes_privileges_and_namespaces_follow_the_pod(daemon: Daemon) -> None:
     own = {"linux": in_namespaces(pid=pb.CONTAINER)}
     container = daemon.kubelet.started(daemon.kubelet.pod(), **own)
 
@@ -93,7 +93,7 @@ def test_processes_privileges_and_namespaces_are_the_pods_to_say(daemon: Daemon)
     assert (namespace != Path("/proc/self/ns/cgroup").readlink()) == V2
 
 
-def test_shared_memory_is_the_pods(daemon: Daemon) -> None:
+def test_the_size_of_shared_memory_follows_the_pod(daemon: Daemon) -> None:
     pod = daemon.kubelet.pod()
     one, other = daemon.kubelet.started(pod), daemon.kubelet.started(pod)
 
@@ -105,7 +105,7 @@ def test_shared_memory_is_the_pods(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("linux", [pb.LinuxPodSandboxConfig(), HOST_NETWORK], ids=["own network", "host network"])
-def test_names_are_resolved_as_the_node_or_the_pod_says(daemon: Daemon, linux: pb.LinuxPodSandboxConfig) -> None:
+def test_resolv_conf_follows_the_node_or_the_pod(daemon: Daemon, linux: pb.LinuxPodSandboxConfig) -> None:
     bare = daemon.kubelet.started(daemon.kubelet.pod(linux=linux))
     dns = pb.DNSConfig(servers=["10.96.0.10"], searches=["a.test"], options=["ndots:5"])
     told = daemon.kubelet.started(daemon.kubelet.pod(linux=linux, dns_config=dns))
@@ -114,7 +114,7 @@ def test_names_are_resolved_as_the_node_or_the_pod_says(daemon: Daemon, linux: p
     assert "nameserver 10.96.0.10\nsearch a.test\n" in daemon.kubelet.inside(told, "cat /etc/resolv.conf")
 
 
-def test_the_network_is_that_of_cni(daemon: Daemon) -> None:
+def test_the_network_comes_from_cni(daemon: Daemon) -> None:
     pod = daemon.kubelet.pod()
     container = daemon.kubelet.started(pod)
 
@@ -124,13 +124,13 @@ def test_the_network_is_that_of_cni(daemon: Daemon) -> None:
     assert "1 packets received" in daemon.kubelet.inside(container, f"ping -c 1 -W 5 {other}")
 
 
-def test_the_environment_has_no_proxy_of_the_daemons(daemon: Daemon) -> None:
+def test_the_daemons_proxies_are_not_in_the_environment(daemon: Daemon) -> None:
     container = daemon.kubelet.started(daemon.kubelet.pod())
 
     assert "proxy" not in daemon.kubelet.inside(container, "env").lower()
 
 
-def test_a_control_group_that_a_pod_names_is_its_own(daemon: Daemon) -> None:
+def test_a_pod_gets_the_cgroup_parent_that_it_names(daemon: Daemon) -> None:
     parent = daemon.served.engine.cgroup_below("podgroup")
     named = daemon.kubelet.pod(linux=pb.LinuxPodSandboxConfig(cgroup_parent=parent))
     container = daemon.kubelet.started(named)
@@ -139,8 +139,8 @@ def test_a_control_group_that_a_pod_names_is_its_own(daemon: Daemon) -> None:
     assert f"/{Path(parent).name}/" in groups
 
 
-def test_limits_of_processes_are_those_of_the_daemon(daemon: Daemon) -> None:
-    """The CRI has no field for them: under the other runtimes they are those of the runtime's own unit."""
+def test_processes_inherit_the_daemons_ulimits(daemon: Daemon) -> None:
+    """The CRI has no field for ulimits: under the other runtimes processes inherit them from the runtime's unit."""
     container = daemon.kubelet.started(daemon.kubelet.pod(), **secured(run_as_user=pb.Int64Value(value=1000)))
     limit = daemon.settings.get("default-ulimits")
 

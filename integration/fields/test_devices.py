@@ -19,13 +19,13 @@ Code = grpc.StatusCode
 OLD = "20.10"
 
 LOCAL_MAJOR = 60
-"""For experiments, so without a driver: an open that the control group allows fails with ENXIO, others with EPERM."""
+"""A number for experiments, without a driver: open fails with ENXIO if the control group allows it, else with EPERM."""
 ALLOWED, DENIED = "No such device or address", "Operation not permitted"
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """Devices, and what is none."""
+    """A directory with devices and with files that are not devices."""
     for number, name in enumerate(("one", "nodes/two", "nodes/below/three"), 1):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         os.mknod(tmp_path / name, 0o20666, os.makedev(LOCAL_MAJOR, number))
@@ -41,7 +41,7 @@ def places(tmp_path: Path) -> Path:
 
 
 def rights(kubelet: Kubelet, container: str, path: str) -> str:
-    """Whether the device's control group allows to read and write. Docker allows `m` for all devices."""
+    """Return which of `r` and `w` the device's control group allows. Docker allows `m` for all devices."""
     said = {"r": kubelet.inside(container, f": <{path}"), "w": kubelet.inside(container, f": >>{path}")}
     assert all(ALLOWED in words or DENIED in words for words in said.values()), said
     return "".join(right for right, words in said.items() if ALLOWED in words)
@@ -51,7 +51,9 @@ def rights(kubelet: Kubelet, container: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("permissions", ["r", "w", "rw", "rwm", "mr", "m"])
-def test_a_device_is_there_with_its_rights(kubelet: Kubelet, pod: Pod, places: Path, permissions: str) -> None:
+def test_a_device_has_the_permissions_that_were_asked_for(
+    kubelet: Kubelet, pod: Pod, places: Path, permissions: str
+) -> None:
     device = pb.Device(host_path=str(places / "one"), container_path="/dev/mine", permissions=permissions)
 
     container = kubelet.started(pod, devices=[device])
@@ -60,13 +62,13 @@ def test_a_device_is_there_with_its_rights(kubelet: Kubelet, pod: Pod, places: P
     assert set(rights(kubelet, container, "/dev/mine")) == set(permissions) - {"m"}
 
 
-def test_without_a_device_nothing_is_allowed(kubelet: Kubelet, pod: Pod, places: Path) -> None:
+def test_a_device_that_was_not_asked_for_cannot_be_opened(kubelet: Kubelet, pod: Pod, places: Path) -> None:
     container = kubelet.started(pod, mounts=[pb.Mount(host_path=str(places / "one"), container_path="/dev/mine")])
 
     assert rights(kubelet, container, "/dev/mine") == ""
 
 
-def test_what_is_not_said_is_as_on_the_node(kubelet: Kubelet, pod: Pod, places: Path) -> None:
+def test_path_and_permissions_default_to_the_nodes(kubelet: Kubelet, pod: Pod, places: Path) -> None:
     container = kubelet.started(pod, devices=[pb.Device(host_path=str(places / "one"))])
 
     assert rights(kubelet, container, str(places / "one")) == "rw"
@@ -80,7 +82,7 @@ def test_a_link_to_a_device_is_followed(kubelet: Kubelet, pod: Pod, places: Path
     assert kubelet.inside(container, "stat -c '%F %t:%T' /dev/linked") == "character special file 3c:1\n"
 
 
-def test_a_directory_stands_for_the_devices_in_it(kubelet: Kubelet, pod: Pod, places: Path) -> None:
+def test_a_directory_brings_all_devices_in_it(kubelet: Kubelet, pod: Pod, places: Path) -> None:
     (places / "nodes/note").touch()
     device = pb.Device(host_path=str(places / "nodes"), container_path="/dev/nodes", permissions="r")
 
@@ -91,7 +93,7 @@ def test_a_directory_stands_for_the_devices_in_it(kubelet: Kubelet, pod: Pod, pl
     assert rights(kubelet, container, "/dev/nodes/below/three") == "r"
 
 
-def test_the_same_device_twice_has_all_rights_given(kubelet: Kubelet, pod: Pod, places: Path) -> None:
+def test_a_device_given_twice_has_the_permissions_of_both(kubelet: Kubelet, pod: Pod, places: Path) -> None:
     devices = [pb.Device(host_path=str(places / "one"), container_path="/dev/x", permissions=one) for one in "rw"]
 
     container = kubelet.started(pod, devices=devices)
@@ -123,7 +125,7 @@ def test_a_privileged_container_gets_renamed_devices_too(kubelet: Kubelet, place
         ("root", "holds more than 4096 files; name the devices"),
     ],
 )
-def test_what_is_no_device_is_refused_at_create(
+def test_a_path_that_is_no_device_is_refused_at_create(
     kubelet: Kubelet, pod: Pod, places: Path, name: str, reason: str
 ) -> None:
     devices = [pb.Device(host_path="/dev/null"), pb.Device(host_path=str(places / name), container_path="/dev/x")]
@@ -164,7 +166,7 @@ KIND = "node.test/thing"
 
 @pytest.fixture
 def thing(served: Served, places: Path) -> Iterator[str]:
-    """A CDI device with a node and a variable; its specification appears while the engine runs, as a plugin's does."""
+    """A CDI device with a node and a variable. Its specification appears while the engine runs, as a plugin's does."""
     if served.engine.name == OLD:
         pytest.skip("Engine 20.10 knows no CDI")
     if not served.engine.api.info()["CDISpecDirs"]:
@@ -185,7 +187,9 @@ def cdi(*names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-def test_a_cdi_device_brings_what_its_specification_says(kubelet: Kubelet, pod: Pod, thing: str, times: int) -> None:
+def test_a_cdi_device_brings_the_node_and_variable_of_its_specification(
+    kubelet: Kubelet, pod: Pod, thing: str, times: int
+) -> None:
     container = kubelet.started(pod, "sh", "-c", "echo $THING >/dev/shm/out; sleep 3600", **cdi(*[thing] * times))
 
     assert kubelet.inside(container, "stat -c '%F %t:%T' /dev/thing") == "character special file 3c:1\n"
@@ -201,7 +205,7 @@ def test_a_cdi_device_without_a_specification_is_refused(kubelet: Kubelet, pod: 
     assert message.endswith(f"has '{KIND}=two'")
 
 
-def test_an_engine_without_cdi_is_named(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_cdi_on_an_engine_without_it_is_refused_with_the_reason(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     if served.engine.name != OLD:
         pytest.skip("this engine knows CDI")
 
@@ -211,7 +215,7 @@ def test_an_engine_without_cdi_is_named(kubelet: Kubelet, pod: Pod, served: Serv
     assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"
 
 
-def test_cdi_that_is_switched_off_is_named(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_cdi_that_is_switched_off_is_refused_with_the_reason(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     if served.engine.name != "26":
         pytest.skip("Engine 20.10 knows no CDI, and since 28.2 it is on by default")
 
@@ -226,7 +230,7 @@ def test_cdi_that_is_switched_off_is_named(kubelet: Kubelet, pod: Pod, served: S
 @pytest.mark.parametrize(
     "name", ["thing", "node.test/thing", "node.test=one", "/thing=one", "node.test/thing=", "a/b/c=d"]
 )
-def test_a_name_that_is_none_of_cdi_is_refused(kubelet: Kubelet, pod: Pod, name: str) -> None:
+def test_a_malformed_cdi_name_is_refused(kubelet: Kubelet, pod: Pod, name: str) -> None:
     code, message = refusal(lambda: kubelet.created(pod, **cdi(name)))
 
     assert code == Code.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""Runtime handlers: what the node says it has, and pods and containers that use them."""
+"""Runtime handlers: those the node advertises, and pods and containers that use them."""
 
 import grpc
 import pytest
@@ -10,7 +10,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.dockerd.runc import ORDERED_RUNTIME
 
 
-def test_the_handlers_are_dockers_runtimes_without_our_own(kubelet: Kubelet, served: Served) -> None:
+def test_the_handlers_are_dockers_runtimes_except_the_servers_own(kubelet: Kubelet, served: Served) -> None:
     answer = kubelet.cri.runtime.Status(pb.StatusRequest())
 
     docker = {*served.engine.api.info()["Runtimes"]}
@@ -18,7 +18,7 @@ def test_the_handlers_are_dockers_runtimes_without_our_own(kubelet: Kubelet, ser
     assert ORDERED_RUNTIME in docker
 
 
-def test_runc_promises_user_namespaces_once_the_node_was_tested(kubelet: Kubelet) -> None:
+def test_runc_advertises_user_namespaces_once_the_node_was_tested(kubelet: Kubelet) -> None:
     wait_until(lambda: kubelet.cri.runtime.Status(pb.StatusRequest()).features.user_namespaces_host_network, seconds=10)
     handlers = kubelet.cri.runtime.Status(pb.StatusRequest()).runtime_handlers
 
@@ -27,7 +27,7 @@ def test_runc_promises_user_namespaces_once_the_node_was_tested(kubelet: Kubelet
     assert promised <= {"", "runc", "io.containerd.runc.v2"}
 
 
-def test_an_engine_without_features_promises_no_recursive_read_only_mounts(kubelet: Kubelet, served: Served) -> None:
+def test_an_engine_without_features_advertises_no_recursive_read_only_mounts(kubelet: Kubelet, served: Served) -> None:
     reported = any("status" in runtime for runtime in served.engine.api.info()["Runtimes"].values())
     answer = kubelet.cri.runtime.Status(pb.StatusRequest())
 

@@ -1,4 +1,4 @@
-"""Configurations that mean harm: NUL bytes in every text, paths that climb, images that imitate the shim's labels."""
+"""Hostile configurations: NUL bytes in every text, paths with `..`, images that imitate the server's labels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ Way = tuple[FieldDescriptor, ...]
 
 
 def texts_of(message: type[Message]) -> dict[str, Way]:
-    """Give the way to each text a message can hold, at any depth, by its name."""
+    """Map the dotted name of each text field of a message, at any depth, to its path."""
     return {".".join(field.name for field in path): path for path in _texts(message.DESCRIPTOR, ())}
 
 
@@ -34,7 +34,7 @@ def _texts(descriptor: Any, above: Way) -> Iterator[Way]:
 
 
 def with_nul(message: Message, path: Way) -> None:
-    """Put a NUL into the text at the end of a way; what is on the way is made."""
+    """Put a NUL into the text at `path`; messages on the path are made."""
     field, *rest = path
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = {NUL: "x"} if rest[0].name == "key" else {"x": NUL}
@@ -55,7 +55,7 @@ def with_nul(message: Message, path: Way) -> None:
 
 POD_TEXTS, CONTAINER_TEXTS = texts_of(pb.PodSandboxConfig), texts_of(pb.ContainerConfig)
 ANY_TEXT = {"annotations.value", "image.annotations.value"}
-"""What may hold a NUL: the API server takes it there, and it ends up in JSON alone."""
+"""Fields that may hold a NUL: the API server accepts it there, and the server writes it only to JSON."""
 
 
 @pytest.mark.parametrize("name", sorted(POD_TEXTS.keys() - ANY_TEXT))
@@ -86,7 +86,7 @@ def test_a_nul_in_any_text_of_a_container_is_refused_by_name(
     assert message.startswith(f"config.{name.partition('.')[0]}")
 
 
-def test_every_text_is_tried() -> None:
+def test_the_walk_finds_every_text_field() -> None:
     assert {"hostname", "dns_config.servers", "linux.security_context.seccomp.localhost_ref"} <= POD_TEXTS.keys()
     assert {"command", "envs.value", "mounts.image.annotations.key", "CDI_devices.name"} <= CONTAINER_TEXTS.keys()
 
@@ -101,7 +101,7 @@ def test_a_working_directory_cannot_leave_the_container(kubelet: Kubelet, pod: P
     assert not Path("/of-pydockershim").exists()
 
 
-def test_paths_that_climb_are_hidden_inside_the_container(kubelet: Kubelet, pod: Pod) -> None:
+def test_masked_paths_with_dots_are_hidden_inside_the_container(kubelet: Kubelet, pod: Pod) -> None:
     paths = ["/../../etc/passwd"]
     container = kubelet.started(pod, **secured(masked_paths=paths))
 
@@ -111,7 +111,7 @@ def test_paths_that_climb_are_hidden_inside_the_container(kubelet: Kubelet, pod:
 # --- images that imitate ----------------------------------------------------------------------------------
 
 
-def test_no_label_of_an_image_becomes_one_of_the_containers(
+def test_labels_of_an_image_do_not_become_the_containers(
     kubelet: Kubelet, pod: Pod, images: Images, served: Served
 ) -> None:
     plain = kubelet.created(pod)
@@ -133,7 +133,7 @@ def test_no_label_of_an_image_becomes_one_of_the_containers(
         served.engine.api.remove_image(reference, force=True)
 
 
-def test_a_container_of_such_an_image_that_is_not_a_pods_is_not_listed(served: Served, images: Images) -> None:
+def test_a_users_container_of_an_imitating_image_is_not_listed(served: Served, images: Images) -> None:
     reference = "node.test/imitating:2"
     config = '{"metadata": {"name": "forged"}}'
     labels = {
@@ -159,10 +159,10 @@ def test_a_container_of_such_an_image_that_is_not_a_pods_is_not_listed(served: S
         api.remove_image(reference, force=True)
 
 
-def test_a_container_of_such_an_image_that_another_shim_made_is_not_taken_for_ours(
+def test_a_cri_dockerd_container_of_an_imitating_image_is_not_taken_for_ours(
     kubelet: Kubelet, pod: Pod, images: Images, served: Served
 ) -> None:
-    """With the name that cri-dockerd gives, and its own labels over those of the image."""
+    """It has cri-dockerd's name, and cri-dockerd's labels override the image's."""
     reference = "node.test/imitating:3"
     config = '{"metadata": {"name": "forged", "attempt": 9}, "labels": {"app": "forged"}}'
     images.load(reference, {"Labels": {"io.pydockershim.config": config}})

@@ -21,16 +21,16 @@ MODEL = "node.test/model:1"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An image that is nothing but files."""
+    """An image that holds only files."""
 
     id: str
     digest: str
-    """A name by digest, empty where the engine knows none."""
+    """The reference by digest; empty if the engine has none."""
 
 
 @pytest.fixture
 def model(served: Served, kubelet: Kubelet) -> Iterator[Model]:
-    """The image to mount. Whatever mounts it is gone when it is removed."""
+    """The image to mount. No container mounts it when it is removed."""
     if served.engine.name in WITHOUT_IMAGE_MOUNTS:
         pytest.skip("this engine mounts no images")
     files = (
@@ -63,14 +63,16 @@ def volume(image: str = MODEL, sub_path: str = "", at: str = "/model", **fields:
 
 
 def reported(mount: pb.Mount, model: Model) -> pb.Mount:
-    """A mount as the status reports it."""
+    """Return a mount as the status reports it."""
     copy = pb.Mount()
     copy.CopyFrom(mount)
     copy.image.image_ref = model.id
     return copy
 
 
-def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_an_image_volume_on_an_engine_without_them_is_refused_with_the_reason(
+    kubelet: Kubelet, pod: Pod, served: Served
+) -> None:
     if served.engine.name not in WITHOUT_IMAGE_MOUNTS:
         pytest.skip("this engine mounts images")
 
@@ -84,7 +86,7 @@ def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, se
 
 
 @pytest.mark.parametrize("readonly", [True, False], ids=["readonly", "readonly not set"])
-def test_the_files_of_an_image_are_there_to_read_and_to_run(
+def test_the_files_of_an_image_can_be_read_and_executed(
     kubelet: Kubelet, pod: Pod, model: Model, readonly: bool
 ) -> None:
     private = pb.PROPAGATION_PRIVATE
@@ -101,7 +103,9 @@ def test_the_files_of_an_image_are_there_to_read_and_to_run(
 
 @pytest.mark.parametrize("length", [41, 42])
 @pytest.mark.usefixtures("model")
-def test_docker_29_has_a_longest_path(kubelet: Kubelet, pod: Pod, engine_name: str, length: int) -> None:
+def test_a_sub_path_that_is_too_long_for_docker_29_is_refused(
+    kubelet: Kubelet, pod: Pod, engine_name: str, length: int
+) -> None:
     path = "/" + (length - 1) * "m"
     if length == 41 or not engine_name.startswith("29"):
         container = kubelet.started(pod, mounts=[volume(at=path)])
@@ -182,7 +186,7 @@ def test_an_image_volume_is_refused_by_the_name_of_the_field(
     ids=["unknown", "no reference"],
 )
 @pytest.mark.usefixtures("model")
-def test_an_image_that_is_not_here_is_refused(kubelet: Kubelet, pod: Pod, image: str, code: grpc.StatusCode) -> None:
+def test_a_missing_image_is_refused(kubelet: Kubelet, pod: Pod, image: str, code: grpc.StatusCode) -> None:
     plain_code, message = refusal(lambda: kubelet.created(pod, mounts=[volume(image)]))
 
     assert plain_code == code
@@ -207,7 +211,7 @@ def test_one_image_can_be_mounted_in_several_places(kubelet: Kubelet, pod: Pod, 
 
 
 @pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
-def test_an_image_that_is_mounted_is_in_use(kubelet: Kubelet, pod: Pod, model: Model, start: bool) -> None:
+def test_a_mounted_image_cannot_be_removed(kubelet: Kubelet, pod: Pod, model: Model, start: bool) -> None:
     container = (kubelet.started if start else kubelet.created)(pod, mounts=[volume()])
     name = kubelet.cri.container_status(container).metadata.name
 
@@ -239,7 +243,7 @@ def test_the_status_outlives_the_server_and_the_image(kubelet: Kubelet, pod: Pod
 
 
 @pytest.mark.usefixtures("model")
-def test_nothing_of_an_image_stays_mounted_on_the_node(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_image_volume_leaves_no_mount_on_the_node(kubelet: Kubelet, pod: Pod) -> None:
     before = mount_paths()
     container = kubelet.started(pod, mounts=[volume(), volume(at="/small", sub_path="current")])
     assert len(mount_paths() - before) >= 2

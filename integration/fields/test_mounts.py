@@ -47,7 +47,7 @@ def test_a_directory_of_the_node_is_mounted(kubelet: Kubelet, pod: Pod, tmp_path
 def test_a_host_path_is_mounted_whatever_sub_path_is_given_for_an_image(
     kubelet: Kubelet, pod: Pod, tmp_path: Path
 ) -> None:
-    """In a pod with an image volume a kubelet sends each mount's subPath so, beside the host path it leads to."""
+    """In a pod with an image volume a kubelet sends each mount's subPath in this field, next to the host path."""
     (tmp_path / "app.conf").write_text("hello")
     mount = bound(tmp_path / "app.conf", "/etc/app.conf", image_sub_path="app.conf", readonly=True)
 
@@ -64,10 +64,10 @@ def test_a_missing_host_path_becomes_a_directory(kubelet: Kubelet, pod: Pod, tmp
     assert (tmp_path / "not/there/x").exists()
 
 
-def test_a_host_path_stays_that_was_made_for_a_container_that_docker_refuses(
+def test_a_host_path_stays_when_docker_refuses_the_container_it_was_made_for(
     kubelet: Kubelet, pod: Pod, tmp_path: Path
 ) -> None:
-    """Another container may have mounted it by then, which keeps no directory from being removed."""
+    """Another container may have mounted it by then, and a mount does not protect a directory from removal."""
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(cpuset_cpus="8000"))
 
     refusal(lambda: kubelet.created(pod, mounts=[bound(tmp_path / "not/there")], linux=linux))
@@ -107,7 +107,7 @@ def test_a_socket_and_a_pipe_are_mounted(kubelet: Kubelet, pod: Pod, tmp_path: P
 
 @pytest.fixture
 def traps(tmp_path: Path) -> Path:
-    """A directory with paths that lead nowhere."""
+    """A directory with paths that cannot be mounted."""
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "coming.sock")
@@ -124,7 +124,7 @@ def traps(tmp_path: Path) -> Path:
     ],
     ids=["below a file", "loop", "dangling", "too long"],
 )
-def test_a_host_path_that_leads_nowhere_is_refused(
+def test_a_host_path_that_cannot_be_mounted_is_refused(
     kubelet: Kubelet, pod: Pod, traps: Path, name: str, reason: str
 ) -> None:
     before = sorted(traps.rglob("*"))
@@ -161,7 +161,7 @@ def test_a_container_path_is_cleaned(kubelet: Kubelet, pod: Pod, tmp_path: Path,
     assert list(kubelet.cri.container_status(container).mounts) == [mount]
 
 
-def test_resolv_conf_may_be_the_containers_own(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+def test_a_mount_on_resolv_conf_replaces_the_pods(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("nameserver 192.0.2.99\n")
 
     container = kubelet.started(pod, mounts=[bound(tmp_path / "mine", "//etc/./resolv.conf")])
@@ -169,8 +169,8 @@ def test_resolv_conf_may_be_the_containers_own(kubelet: Kubelet, pod: Pod, tmp_p
     assert kubelet.inside(container, "cat /etc/resolv.conf") == "nameserver 192.0.2.99\n"
 
 
-def test_the_last_of_several_mounts_in_one_place_is_seen(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
-    """As with a device plugin and a volume of the pod that both go there."""
+def test_the_last_of_several_mounts_on_one_path_is_visible(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    """As when a device plugin and a volume of the pod mount the same path."""
     for name in ("first", "inner", "last"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "name").write_text(name)
@@ -220,7 +220,7 @@ def test_ten_thousand_mounts_are_refused_at_once(kubelet: Kubelet, pod: Pod, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_many_mounts_work(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+def test_hundreds_of_mounts_work(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
     mounts = [bound(tmp_path / str(number), f"/data/{number}") for number in range(1000)]
 
     container = kubelet.started(pod, mounts=mounts)
@@ -265,17 +265,19 @@ def nested(tmp_path: Path) -> Iterator[Path]:
 
 
 def written(kubelet: Kubelet, container: str) -> tuple[str, str]:
-    """What comes of writing to /data and to what is mounted below it."""
+    """Return the outcome of a write to /data and of a write to the mount below it."""
     return kubelet.inside(container, "touch /data/x"), kubelet.inside(container, "touch /data/sub/x")
 
 
-def test_read_only_leaves_what_is_mounted_below_writable(kubelet: Kubelet, pod: Pod, nested: Path) -> None:
+def test_read_only_leaves_mounts_below_writable(kubelet: Kubelet, pod: Pod, nested: Path) -> None:
     container = kubelet.started(pod, mounts=[bound(nested, readonly=True)])
 
     assert written(kubelet, container) == ("touch: /data/x: Read-only file system\n", "")
 
 
-def test_recursive_read_only_does_not(kubelet: Kubelet, pod: Pod, nested: Path, served: Served) -> None:
+def test_recursive_read_only_makes_mounts_below_read_only(
+    kubelet: Kubelet, pod: Pod, nested: Path, served: Served
+) -> None:
     mount = bound(nested, readonly=True, recursive_read_only=True)
     if served.engine.name == OLD:
         code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
@@ -297,7 +299,9 @@ def test_recursive_read_only_does_not(kubelet: Kubelet, pod: Pod, nested: Path, 
     [{}, {"readonly": True, "propagation": IN}, {"readonly": True, "propagation": BOTH}],
     ids=["writable", "host to container", "bidirectional"],
 )
-def test_recursive_read_only_needs_more(kubelet: Kubelet, pod: Pod, tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_recursive_read_only_needs_read_only_and_private_propagation(
+    kubelet: Kubelet, pod: Pod, tmp_path: Path, fields: dict[str, Any]
+) -> None:
     mount = bound(tmp_path, recursive_read_only=True, **fields)
 
     code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
@@ -306,7 +310,7 @@ def test_recursive_read_only_needs_more(kubelet: Kubelet, pod: Pod, tmp_path: Pa
     assert message.startswith("config.mounts[0].recursive_read_only needs readonly and private propagation")
 
 
-def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None:
+def test_handlers_advertise_the_mount_features_that_docker_reports(kubelet: Kubelet, served: Served) -> None:
     handlers = kubelet.cri.runtime.Status(pb.StatusRequest()).runtime_handlers
     reported = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
 
@@ -413,7 +417,7 @@ def test_mounts_of_the_container_are_seen_when_asked_for(
 
 @pytest.fixture
 def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Mount points of their own: a private one, a shared one, and its slave, which follows it."""
+    """Three mount points: private, shared, and a slave of the shared one."""
     found = {kind: tmp_path / kind for kind in ("private", "shared", "slave")}
     for kind, point in found.items():
         point.mkdir()
@@ -429,7 +433,7 @@ def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
     ("kind", "propagation", "lacks"),
     [("private", IN, "shared or slave"), ("private", BOTH, "shared"), ("slave", BOTH, "shared")],
 )
-def test_a_mount_that_cannot_propagate_is_refused_with_the_way_out(
+def test_a_mount_that_cannot_propagate_is_refused_with_the_remedy(
     kubelet: Kubelet, pod: Pod, points: dict[str, Path], kind: str, propagation: pb.MountPropagation, lacks: str
 ) -> None:
     point = points[kind]
@@ -452,11 +456,11 @@ def test_a_slave_of_the_node_gets_its_mounts(kubelet: Kubelet, pod: Pod, points:
     assert kubelet.cri.exec(container, "ls", "/data/sub/late").exit_code == 0
 
 
-def test_a_private_mount_needs_nothing(kubelet: Kubelet, pod: Pod, points: dict[str, Path]) -> None:
+def test_private_propagation_works_on_every_mount_point(kubelet: Kubelet, pod: Pod, points: dict[str, Path]) -> None:
     kubelet.started(pod, mounts=[bound(points["private"])])
 
 
-def test_what_holds_dockers_own_data_can_be_mounted(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_a_directory_above_dockers_data_can_be_mounted(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     """Docker refuses to mount it with an explicit `rprivate`."""
     container = kubelet.started(pod, mounts=[bound(served.engine.home, readonly=True)])
 
@@ -466,7 +470,7 @@ def test_what_holds_dockers_own_data_can_be_mounted(kubelet: Kubelet, pod: Pod, 
 # --- status -----------------------------------------------------------------------------------------------
 
 
-def test_the_status_is_what_was_asked_for_also_after_a_restart(
+def test_the_status_repeats_the_requested_mounts_also_after_a_restart(
     kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path
 ) -> None:
     mounts = [
@@ -486,7 +490,7 @@ def test_the_status_is_what_was_asked_for_also_after_a_restart(
     assert list(kubelet.cri.container_status(container).mounts) == mounts
 
 
-def test_volumes_of_the_image_are_no_mounts_and_go_with_the_container(
+def test_volumes_of_the_image_are_not_reported_and_are_removed_with_the_container(
     kubelet: Kubelet, pod: Pod, served: Served, images: Images
 ) -> None:
     def volumes() -> set[str]:

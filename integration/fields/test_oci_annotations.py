@@ -1,4 +1,4 @@
-"""Annotations that a setting lets through to the OCI runtime, seen in what the runtime is given."""
+"""Annotations that a setting passes to the OCI runtime, read from the runtime's config.json."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ LINK = "annotated0"
 
 @pytest.fixture(scope="module")
 def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """A server that lets some annotations through."""
+    """A server that passes some annotations to the runtime."""
     dirs = make_node_dirs(node, new_home("annotated"))
     plugin = bridge(dirs.cni_leases, subnets=["10.86.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-annotated.conflist").write_text(conflist(plugin, name="annotated"))
@@ -29,14 +29,14 @@ def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # 
 
 
 def reported(served: Served, container_id: str) -> dict[str, str]:
-    """The annotations in the runtime's own configuration of a container, but for the server's own."""
+    """Return the annotations in the runtime's configuration of a container, without the server's."""
     bundles = served.engine.home / "exec/containerd/daemon/io.containerd.runtime.v2.task/moby"
     spec = json.loads((bundles / container_id / "config.json").read_text())
     return {key: text for key, text in (spec.get("annotations") or {}).items() if key != SHIM_GROUP}
 
 
 def group(served: Served, container_id: str) -> str:
-    """By which a container shares the containerd-shim of its pod."""
+    """Return the annotation by which a container shares its pod's containerd-shim."""
     annotations = served.engine.api.inspect_container(container_id)["HostConfig"]["Annotations"]
     return str(annotations[SHIM_GROUP])
 
@@ -45,7 +45,7 @@ POD = {"dev.gvisor.spec": "a", "exact": "b", "exactly": "c", "for.container/x": 
 CONTAINER = {"for.container/x": "f", "dev.gvisor.spec": "g", "exact": "h"}
 
 
-def test_what_the_setting_names_reaches_the_runtime(passing: Served, images: Images) -> None:
+def test_annotations_that_the_setting_names_reach_the_runtime(passing: Served, images: Images) -> None:
     if passing.engine.name == "20.10":
         pytest.skip("the engine cannot")
     kubelet = Kubelet(passing.cri, images.busybox)
@@ -60,7 +60,7 @@ def test_what_the_setting_names_reaches_the_runtime(passing: Served, images: Ima
     kubelet.remove_all()
 
 
-def test_no_pod_joins_the_shim_of_another(passing: Served, images: Images) -> None:
+def test_an_annotation_cannot_move_a_pod_to_the_containerd_shim_of_another(passing: Served, images: Images) -> None:
     if passing.engine.name == "20.10":
         pytest.skip("the engine has no annotations")
     kubelet = Kubelet(passing.cri, images.busybox)
@@ -75,7 +75,7 @@ def test_no_pod_joins_the_shim_of_another(passing: Served, images: Images) -> No
     kubelet.remove_all()
 
 
-def test_an_engine_that_cannot_says_so(passing: Served, images: Images) -> None:
+def test_doctor_reports_an_engine_that_passes_no_annotations(passing: Served, images: Images) -> None:
     if passing.engine.name != "20.10":
         pytest.skip("the engine can")
     kubelet = Kubelet(passing.cri, images.busybox)
@@ -91,7 +91,7 @@ def test_an_engine_that_cannot_says_so(passing: Served, images: Images) -> None:
     kubelet.remove_all()
 
 
-def test_nothing_reaches_the_runtime_unasked(kubelet: Kubelet, served: Served) -> None:
+def test_no_annotation_reaches_the_runtime_by_default(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod(annotations=POD)
 
     assert not reported(served, pod.id).keys() & POD.keys()

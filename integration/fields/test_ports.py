@@ -1,4 +1,4 @@
-"""Host ports of every protocol and address, by what comes through them."""
+"""Host ports of every protocol and address, tested with traffic."""
 
 import socket
 import subprocess
@@ -18,7 +18,7 @@ NODE_ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
 
 
 def asked(port: int) -> bytes:
-    """What a UDP server on a port of the node answers; nothing where there is none."""
+    """Return the answer of the UDP server on a port of the node; empty without a server."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(0.5)
         client.sendto(b"anybody?", (NODE_ADDRESS, port))
@@ -102,7 +102,7 @@ def test_one_port_may_be_mapped_for_two_protocols(kubelet: Kubelet) -> None:
     ],
     ids=["taken", "no address", "no protocol", "no port", "too high"],
 )
-def test_a_mapping_that_is_wrong_is_refused(kubelet: Kubelet, second: pb.PortMapping, field: str) -> None:
+def test_an_invalid_port_mapping_is_refused(kubelet: Kubelet, second: pb.PortMapping, field: str) -> None:
     first = pb.PortMapping(container_port=80, host_port=15359)
 
     with pytest.raises(grpc.RpcError) as refusal:

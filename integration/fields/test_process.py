@@ -1,4 +1,4 @@
-"""What runs in a container and how it is stopped, seen from inside: command, environment, terminal, signals."""
+"""A container's process and its stop, seen from inside: command, environment, terminal, signals."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from shim.api.v1 import api_pb2 as pb
 
 @pytest.fixture(scope="module")
 def echo_image(images: Images, served: Served) -> Iterator[str]:
-    """An image with an entrypoint, arguments, a directory, a variable and a health check of its own."""
+    """An image with an entrypoint, arguments, a working directory, a variable and a health check."""
     reference = "node.test/echo:1"
     config: dict[str, object] = {
         "Entrypoint": ["sh", "-c", 'echo "$0 $* in $PWD with $COLOUR" >/dev/shm/out; sleep 3600', "entry"],
@@ -51,7 +51,7 @@ def echo_image(images: Images, served: Served) -> Iterator[str]:
     ],
     ids=["all of the image", "own arguments", "own command", "own directory and variable", "the last value counts"],
 )
-def test_what_is_not_given_is_the_images(
+def test_command_arguments_and_directory_default_to_the_images(
     kubelet: Kubelet, echo_image: str, fields: dict[str, Any], reported: str
 ) -> None:
     container = kubelet.started(kubelet.pod(), **({"image": echo_image, "command": []} | fields))
@@ -125,7 +125,7 @@ def test_a_variable_that_cannot_be_set_is_refused(kubelet: Kubelet, pod: Pod, pa
 
 
 @pytest.mark.parametrize(("tty", "reported"), [(True, "0 xterm\n"), (False, "1 \n")], ids=["tty", "none"])
-def test_a_terminal_is_there_when_asked_for(kubelet: Kubelet, pod: Pod, tty: bool, reported: str) -> None:
+def test_a_container_has_a_terminal_when_asked_for(kubelet: Kubelet, pod: Pod, tty: bool, reported: str) -> None:
     script = "tty -s; echo $? $TERM >/dev/shm/tty; sleep 3600"
     container = kubelet.started(pod, "sh", "-c", script, tty=tty, stdin=True)
 
@@ -145,11 +145,11 @@ def test_standard_input_stays_open_when_asked_for(kubelet: Kubelet, pod: Pod) ->
 
 
 KILLED = 37
-"""What `stopped_by` gives for exit code 137."""
+"""Result of `stopped_by` for exit code 137."""
 
 
 def stopped_by(kubelet: Kubelet, pod: Pod, signals: list[int], **fields: Any) -> int:
-    """Stop a container that waits for one of some signals; gives the number of the one that came."""
+    """Stop a container that traps `signals`; return the number of the signal that arrived."""
     flag = f"/dev/shm/{unused_name('trap')}"
     traps = "; ".join(f"trap 'exit {100 + number}' {number}" for number in signals)
     container = kubelet.started(pod, "sh", "-c", f"{traps}; touch {flag}; while :; do sleep 0.05; done", **fields)
@@ -173,7 +173,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("signal", NUMBERS, ids=map(pb.Signal.Name, NUMBERS))
-def test_the_stop_signal_is_the_one_asked_for(kubelet: Kubelet, pod: Pod, signal: pb.Signal) -> None:
+def test_stop_sends_the_requested_signal(kubelet: Kubelet, pod: Pod, signal: pb.Signal) -> None:
     assert stopped_by(kubelet, pod, list(NUMBERS.values()), stop_signal=signal) == NUMBERS[signal]
 
 
@@ -190,7 +190,7 @@ def test_every_signal_of_the_cri_is_taken_and_reported(kubelet: Kubelet, pod: Po
         ("usr2", pb.SIGNAL_SIGUSR2, 12),
         ("36", pb.SIGNAL_SIGRTMINPLUS2, 36),
         ("RTMAX-14", pb.SIGNAL_SIGRTMAXMINUS14, 50),
-        # Docker has nothing to send then: it kills.
+        # Docker then has no signal to send and kills the process.
         ("SIGNONE", pb.SIGNAL_RUNTIME_DEFAULT, KILLED),
         ("0", pb.SIGNAL_RUNTIME_DEFAULT, KILLED),
     ],
@@ -234,7 +234,7 @@ def test_an_unknown_stop_signal_is_refused(kubelet: Kubelet, pod: Pod) -> None:
     ],
     ids=["not in PATH", "no such file", "no program", "other PATH", "mount"],
 )
-def test_the_error_of_a_failed_start_is_plain(
+def test_the_error_of_a_failed_start_names_the_cause(
     kubelet: Kubelet, pod: Pod, command: list[str], fields: dict[str, Any], cause: str
 ) -> None:
     container = kubelet.created(pod, *command, **fields)
@@ -265,7 +265,7 @@ def test_an_image_given_by_id_is_reported_by_name(kubelet: Kubelet, pod: Pod, im
             reported = kubelet.cri.container_status(container).image
             assert reported.image == reported.user_specified_image == other
             assert (dict(reported.annotations), reported.runtime_handler) == ({"a": "b"}, "x")
-            asked.ClearField("runtime_handler")  # a list has it for no image
+            asked.ClearField("runtime_handler")  # lists leave it out
             assert kubelet.cri.containers(id=container)[0].image == asked
         plain = kubelet.created(pod, image=pb.ImageSpec(image=identity))
         assert kubelet.cri.container_status(plain).image.image == images.busybox

@@ -1,4 +1,4 @@
-"""Limits that a container is created with: in the kernel, and in its status."""
+"""Limits given at create: in the kernel, and in the status."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_limit_is_in_the_kernel_and_in_the_status(kubelet: Kubelet, pod: Pod, 
 
 
 @pytest.mark.parametrize(("asked", "named"), REFUSED.values(), ids=REFUSED)
-def test_a_limit_that_cannot_be_is_refused_by_name(
+def test_an_impossible_limit_is_refused_with_the_fields_name(
     kubelet: Kubelet, pod: Pod, served: Served, asked: dict[str, Any], named: str
 ) -> None:
     before = served.snapshot()
@@ -53,8 +53,8 @@ def test_a_limit_that_cannot_be_is_refused_by_name(
     assert served.snapshot() == before
 
 
-def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubelet, pod: Pod, served: Served) -> None:
-    """The status reports the one that is in force."""
+def test_an_oom_score_below_this_machines_minimum_is_raised_to_it(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    """The status reports the score in force."""
     container = kubelet.started(pod, linux=limited(oom_score_adj=-997))
 
     score = int(Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text())
@@ -63,7 +63,7 @@ def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubel
     assert reported(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": score}
 
 
-def test_an_oom_score_is_exactly_that(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_the_process_has_exactly_the_requested_oom_score(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     container = kubelet.started(pod, linux=limited(oom_score_adj=500))
 
     assert Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text() == "500\n"
@@ -86,7 +86,7 @@ def test_limits_changed_by_others_are_reported(kubelet: Kubelet, pod: Pod, serve
     assert reported(kubelet.cri, container, actual) == actual
 
 
-def test_a_container_that_has_ended_has_the_limits_docker_knows(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_exited_container_reports_the_limits_docker_knows(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=limited(memory_limit_in_bytes=64 * MIB, cpu_shares=512))
     kubelet.cri.stop_container(container)
 
@@ -96,13 +96,13 @@ def test_a_container_that_has_ended_has_the_limits_docker_knows(kubelet: Kubelet
     }
 
 
-def test_one_that_ends_at_once_is_not_failed_by_its_limits(kubelet: Kubelet, pod: Pod) -> None:
-    """They are written after the start, when it may be over."""
+def test_limits_do_not_fail_a_container_that_exits_at_once(kubelet: Kubelet, pod: Pod) -> None:
+    """The server writes them after the start, when the container may have exited."""
     for _ in range(5):
         kubelet.started(pod, "true", linux=limited(memory_limit_in_bytes=4 * MIB))
 
 
-def test_huge_pages_of_sizes_that_a_pod_does_not_use(kubelet: Kubelet, pod: Pod) -> None:
+def test_a_zero_limit_for_every_size_of_huge_pages_is_accepted(kubelet: Kubelet, pod: Pod) -> None:
     """The kubelet sends a 0 for every size, whether the kernel limits huge pages or not."""
     none = [pb.HugepageLimit(page_size=size, limit=0) for size in ("2MB", "1GB")]
     container = kubelet.started(pod, linux=limited(hugepage_limits=none))
@@ -110,12 +110,12 @@ def test_huge_pages_of_sizes_that_a_pod_does_not_use(kubelet: Kubelet, pod: Pod)
     assert list(kubelet.cri.container_status(container).resources.linux.hugepage_limits) == none
 
 
-def test_no_swap_outlives_a_reload_of_systemd(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_a_swap_limit_of_zero_survives_a_reload_of_systemd(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     if served.engine.cgroup_driver != "systemd" or not V2:
         pytest.skip("control groups of version 2 that systemd makes")
     container = kubelet.started(pod, linux=limited(memory_limit_in_bytes=64 * MIB))
     run(["systemctl", "daemon-reload"], timeout=60)
-    # What systemd writes comes after its answer, in its own order: with that of a later limit.
+    # systemd writes limits after it answered, in order: once this later limit is there, the reload's are too.
     run(["systemctl", "set-property", "--runtime", f"docker-{container}.scope", "MemoryMax=48M"], timeout=60)
     wait_until(lambda: kernel(served, container, ["memory.max"]) == {"memory.max": str(48 * MIB)})
 
@@ -124,7 +124,7 @@ def test_no_swap_outlives_a_reload_of_systemd(kubelet: Kubelet, pod: Pod, served
 
 @pytest.fixture
 def huge_pages(served: Served) -> Iterator[None]:
-    """Have limits of huge pages."""
+    """Enable limits of huge pages."""
     with limited_huge_pages(served) as there:
         if not there:
             pytest.skip("this kernel does not limit huge pages of 2 MiB")
@@ -133,7 +133,7 @@ def huge_pages(served: Served) -> Iterator[None]:
 
 @pytest.mark.usefixtures("huge_pages")
 @pytest.mark.parametrize("limit", [4 * MIB, 0], ids=["some", "none"])
-def test_huge_pages(kubelet: Kubelet, served: Served, limit: int) -> None:
+def test_limits_of_huge_pages_are_in_the_kernel_and_in_the_status(kubelet: Kubelet, served: Served, limit: int) -> None:
     own = kubelet.pod()
     asked = pb.HugepageLimit(page_size="2Mi", limit=limit)
     container = kubelet.started(own, linux=limited(hugepage_limits=[asked]))
@@ -144,7 +144,7 @@ def test_huge_pages(kubelet: Kubelet, served: Served, limit: int) -> None:
     kubelet.remove_all()
 
 
-def test_huge_pages_of_a_size_there_is_not(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_unknown_size_of_huge_pages_is_refused(kubelet: Kubelet, pod: Pod) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, linux=limited(hugepage_limits=[pb.HugepageLimit(page_size="16MB", limit=16 * MIB)]))
 
@@ -155,20 +155,18 @@ def test_huge_pages_of_a_size_there_is_not(kubelet: Kubelet, pod: Pod) -> None:
 
 @pytest.mark.skipif(not V2, reason="files of cgroup v2")
 class TestUnified:
-    """Files of cgroup v2 that a container asks for by name."""
+    """Files of cgroup v2 that a container names in `unified`."""
 
     ASKED = {"memory.oom.group": "1", "memory.high": str(32 * MIB), "memory.swap.max": "4096", "pids.max": "50"}  # noqa: RUF012
 
-    def test_they_are_written(self, kubelet: Kubelet, pod: Pod, served: Served) -> None:
-        """And reported."""
+    def test_unified_files_are_written_and_reported(self, kubelet: Kubelet, pod: Pod, served: Served) -> None:
         linux = limited(memory_limit_in_bytes=64 * MIB, unified=self.ASKED)
         container = kubelet.started(pod, linux=linux)
 
         assert kernel(served, container, self.ASKED) == self.ASKED
         assert dict(kubelet.cri.container_status(container).resources.linux.unified) == self.ASKED
 
-    def test_one_the_kernel_does_not_have(self, kubelet: Kubelet, pod: Pod) -> None:
-        """It is refused at create."""
+    def test_a_unified_file_that_the_kernel_lacks_is_refused_at_create(self, kubelet: Kubelet, pod: Pod) -> None:
         with pytest.raises(grpc.RpcError) as refusal:
             kubelet.created(pod, linux=limited(unified={"memory.no_such": "1"}))
 

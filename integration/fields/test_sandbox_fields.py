@@ -1,4 +1,4 @@
-"""What a pod sandbox was asked to be, seen on its pause container and from inside the pod."""
+"""Fields of PodSandboxConfig, seen on the pause container and from inside the pod."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ Profile = pb.SecurityProfile
     ],
     ids=["nothing", "unconfined", "default", "old unconfined"],
 )
-def test_pause_has_the_seccomp_that_was_asked_for(
+def test_pause_has_the_requested_seccomp_profile(
     kubelet: Kubelet, served: Served, context: dict[str, Any], mode: str
 ) -> None:
     pod = kubelet.pod(**in_context(**context))
@@ -32,7 +32,7 @@ def test_pause_has_the_seccomp_that_was_asked_for(
     assert proc_status(served, pod.id)["Seccomp"] == [mode]
 
 
-def test_pause_by_itself_may_do_less_than_dockers_profile_allows(kubelet: Kubelet, served: Served) -> None:
+def test_pauses_default_profile_allows_less_than_dockers(kubelet: Kubelet, served: Served) -> None:
     api, pod = served.engine.api, kubelet.pod()
     options = api.inspect_container(pod.id)["HostConfig"]["SecurityOpt"]
     if served.engine.name == "20.10":
@@ -69,7 +69,7 @@ def test_pause_runs_under_a_profile_of_the_node(kubelet: Kubelet, served: Served
         ("selinux_options.level 's 0'", {"selinux_options": pb.SELinuxOption(level="s 0")}),
     ],
 )
-def test_a_pod_that_cannot_be_confined_so_is_refused_and_leaves_nothing(
+def test_a_pod_with_an_unavailable_profile_is_refused_and_leaves_nothing(
     kubelet: Kubelet, served: Served, field: str, context: dict[str, Any]
 ) -> None:
     before = served.snapshot()
@@ -99,7 +99,7 @@ def test_a_privileged_pod_has_an_ordinary_pause(kubelet: Kubelet, served: Served
 
 
 @pytest.mark.parametrize("windows", ["security_context"])
-def test_windows_is_refused(kubelet: Kubelet, windows: str) -> None:
+def test_windows_fields_are_refused(kubelet: Kubelet, windows: str) -> None:
     config = pb.WindowsPodSandboxConfig(**{windows: pb.WindowsSandboxSecurityContext(run_as_username="Administrator")})
 
     with pytest.raises(grpc.RpcError) as refusal:

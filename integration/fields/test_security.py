@@ -1,4 +1,4 @@
-"""How a container is confined, seen from inside of it and from the kernel; and what is refused."""
+"""Confinement of containers, seen from inside and from the kernel, and the requests that are refused."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def localhost(path: Path | str) -> Profile:
 
 
 def refused(kubelet: Kubelet, pod: Pod, **context: Any) -> tuple[grpc.StatusCode, str]:
-    """Hold that a container with this security context is refused when it is created; gives code and message."""
+    """Assert that CreateContainer refuses this security context; return code and message."""
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, **secured(**context))
     return failure(refusal)
@@ -39,7 +39,7 @@ NO_MKDIR = {
 
 @pytest.fixture
 def no_mkdir(tmp_path: Path) -> Path:
-    """A profile that forbids one call, with an error of its own."""
+    """A profile that denies one system call with an unusual error."""
     path = tmp_path / "no-mkdir.json"
     path.write_text(json.dumps(NO_MKDIR))
     return path
@@ -58,7 +58,7 @@ def no_mkdir(tmp_path: Path) -> Path:
     ],
     ids=["nothing", "unconfined", "default", "old unconfined", "old default", "oldest default", "the new one wins"],
 )
-def test_seccomp_is_what_was_asked_for(
+def test_the_requested_seccomp_profile_is_in_force(
     kubelet: Kubelet, pod: Pod, served: Served, context: dict[str, Any], mode: str
 ) -> None:
     container = kubelet.started(pod, **secured(**context))
@@ -67,7 +67,7 @@ def test_seccomp_is_what_was_asked_for(
     assert kubelet.inside(container, "grep Seccomp: /proc/self/status").split() == ["Seccomp:", mode]
 
 
-def test_a_profile_of_the_node_is_applied_with_its_own_error(kubelet: Kubelet, pod: Pod, no_mkdir: Path) -> None:
+def test_a_profile_of_the_node_is_applied_with_its_error_number(kubelet: Kubelet, pod: Pod, no_mkdir: Path) -> None:
     link = no_mkdir.with_name("link.json")
     link.symlink_to(no_mkdir)
     for context in (
@@ -81,7 +81,7 @@ def test_a_profile_of_the_node_is_applied_with_its_own_error(kubelet: Kubelet, p
         assert kubelet.inside(container, "touch /tmp/x") == ""
 
 
-def test_a_profile_without_rules_is_one(kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path) -> None:
+def test_a_profile_without_rules_is_applied(kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path) -> None:
     path = tmp_path / "log-all.json"
     path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
 
@@ -175,7 +175,7 @@ def test_a_profile_needs_an_absolute_path(kubelet: Kubelet, pod: Pod, reference:
 
 
 def docker_options(served: Served, container: str, option: str) -> list[str]:
-    """What Docker got for one security option, without its name."""
+    """Return the values that Docker got for a security option."""
     options: list[str] = served.engine.api.inspect_container(container)["HostConfig"]["SecurityOpt"]
     return [value for name, _, value in (each.partition("=") for each in options) if name == option]
 
@@ -191,7 +191,7 @@ def docker_options(served: Served, container: str, option: str) -> list[str]:
     ],
     ids=["default", "unconfined", "old default", "old unconfined", "the new one wins"],
 )
-def test_apparmor_that_needs_no_profile_of_the_node(
+def test_default_and_unconfined_apparmor_need_no_profile_of_the_node(
     kubelet: Kubelet, pod: Pod, served: Served, context: dict[str, Any], profiles: list[str]
 ) -> None:
     container = kubelet.started(pod, **secured(**context))
@@ -248,7 +248,7 @@ def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: 
         ("role", "a,b"),
     ],
 )
-def test_selinux_options_of_no_form_are_refused(kubelet: Kubelet, pod: Pod, part: str, value: str) -> None:
+def test_malformed_selinux_options_are_refused(kubelet: Kubelet, pod: Pod, part: str, value: str) -> None:
     code, message = refused(kubelet, pod, selinux_options=pb.SELinuxOption(**{part: value}))
 
     assert code == grpc.StatusCode.INVALID_ARGUMENT
@@ -259,11 +259,11 @@ def test_selinux_options_of_no_form_are_refused(kubelet: Kubelet, pod: Pod, part
 
 NET_ADMIN, NET_RAW, SYS_TIME = 12, 13, 25
 DOCKERS_OWN = 0xA80425FB
-"""What Docker gives to containers by default."""
+"""Docker's default capabilities."""
 
 
 def has_every_capability() -> bool:
-    """Whether the bounding set of this machine has all capabilities that the kernel knows."""
+    """Return whether this machine's bounding set has all capabilities that the kernel knows."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     bounding = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:"))
     return int(bounding.split()[1], 16) == (1 << last + 1) - 1
@@ -275,7 +275,7 @@ def skip_where_all_capabilities_are_too_many(served: Served) -> None:
 
 
 def capabilities(served: Served, container: str) -> int:
-    """The effective ones, which for root are all of the bounding set."""
+    """Return the effective capabilities, which for root are the whole bounding set."""
     status = proc_status(served, container)
     assert status["CapBnd"] == status["CapEff"]
     return int(status["CapEff"][0], 16)
@@ -295,7 +295,7 @@ def capabilities(served: Served, container: str) -> int:
     ],
     ids=["Docker's", "plus and minus", "spelled", "none", "none but", "drop wins", "drop all wins", "new to 20.10"],
 )
-def test_capabilities_are_exactly_those(
+def test_a_container_has_exactly_the_requested_capabilities(
     kubelet: Kubelet, pod: Pod, served: Served, add: list[str], drop: list[str], expected: int
 ) -> None:
     wanted = pb.Capability(add_capabilities=add, drop_capabilities=drop)
@@ -304,7 +304,7 @@ def test_capabilities_are_exactly_those(
     assert f"{capabilities(served, container):x}" == f"{expected:x}"
 
 
-def test_all_capabilities_but_one(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_all_capabilities_except_one_can_be_had(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     skip_where_all_capabilities_are_too_many(served)
     wanted = pb.Capability(add_capabilities=["ALL"], drop_capabilities=["NET_RAW"])
 
@@ -323,7 +323,7 @@ def test_an_unknown_capability_is_refused(kubelet: Kubelet, pod: Pod, list_name:
     assert f"config.linux.security_context.capabilities.{list_name}[1] {name!r}" in message
 
 
-def test_a_capability_that_the_engine_does_not_know_names_the_one_that_does(
+def test_a_capability_that_the_engine_does_not_know_is_refused_with_the_version_that_does(
     kubelet: Kubelet, pod: Pod, served: Served
 ) -> None:
     wanted = pb.Capability(add_capabilities=["BPF"])
@@ -335,7 +335,7 @@ def test_a_capability_that_the_engine_does_not_know_names_the_one_that_does(
         assert capabilities(served, kubelet.started(pod, **secured(capabilities=wanted))) >> 39 & 1
 
 
-def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: Served, no_mkdir: Path) -> None:
+def test_a_privileged_container_has_every_privilege(kubelet: Kubelet, pod: Pod, served: Served, no_mkdir: Path) -> None:
     code, message = refused(kubelet, pod, privileged=True)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert "config.linux.security_context.privileged: the pod sandbox is not privileged" in message
@@ -350,7 +350,7 @@ def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: S
 
 
 def test_a_pod_may_become_privileged_when_its_container_is_created(kubelet: Kubelet, pod: Pod, served: Served) -> None:
-    """As with `kubectl debug --profile=sysadmin`: the sandbox was made before anybody spoke of it."""
+    """As with `kubectl debug --profile=sysadmin`: the sandbox was made unprivileged."""
     skip_where_all_capabilities_are_too_many(served)
     now = pb.PodSandboxConfig()
     now.CopyFrom(pod.config)
@@ -384,7 +384,7 @@ SHOWN = "test -c /proc/uptime && echo hidden; (echo 0 >/proc/sys/kernel/shm_rmid
     ],
     ids=["none", "masked", "read-only", "both, and what is not there", "relative"],
 )
-def test_paths_are_hidden_exactly_as_asked_for(
+def test_exactly_the_requested_paths_are_hidden(
     kubelet: Kubelet, pod: Pod, masked: list[str], readonly: list[str], seen: str
 ) -> None:
     container = kubelet.started(pod, **secured(masked_paths=masked, readonly_paths=readonly))
@@ -425,7 +425,7 @@ def in_userns(**fields: Any) -> dict[str, Any]:
     return {"namespace_options": pb.NamespaceOption(userns_options=pb.UserNamespace(**fields))}
 
 
-def test_the_nodes_user_namespace_is_the_containers(kubelet: Kubelet) -> None:
+def test_a_container_with_the_nodes_user_namespace_is_in_it(kubelet: Kubelet) -> None:
     context = pb.LinuxSandboxSecurityContext(**in_userns(mode=pb.NODE))
     pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
     container = kubelet.started(pod, **secured(**in_userns(mode=pb.NODE)))

@@ -1,4 +1,4 @@
-"""Limits that are changed later: of created, running and paused containers, all of them or none."""
+"""UpdateContainerResources of created, running and paused containers changes all requested limits or none."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ MEMORY = {"memory.max": str(64 * MIB)} if V2 else {"memory.limit_in_bytes": str(
 
 @contextmanager
 def in_state(kubelet: Kubelet, pod: Pod, served: Served, state: str, **fields: Any) -> Iterator[str]:
-    """Have a container that is created, running or paused; at the end of the block it runs."""
+    """Make a container in state created, running or paused; it runs when the block ends."""
     container = kubelet.created(pod, linux=limited(**fields))
     if state != "created":
         kubelet.cri.start(container)
@@ -71,7 +71,7 @@ def test_a_limit_can_be_changed(kubelet: Kubelet, pod: Pod, served: Served, case
     assert reported(kubelet.cri, container, case.asked) == case.asked
 
 
-def test_what_an_update_leaves_out_stays(kubelet: Kubelet, pod: Pod) -> None:
+def test_limits_that_an_update_leaves_out_stay(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=limited(**ALL))
 
     update(kubelet.cri, container, cpu_shares=1024)
@@ -80,12 +80,14 @@ def test_what_an_update_leaves_out_stays(kubelet: Kubelet, pod: Pod) -> None:
 
 
 @pytest.mark.parametrize("state", ["created", "running"])
-def test_memory_up_and_down_across_dockers_least(kubelet: Kubelet, pod: Pod, served: Served, state: str) -> None:
+def test_a_memory_limit_can_cross_dockers_minimum_in_both_directions(
+    kubelet: Kubelet, pod: Pod, served: Served, state: str
+) -> None:
     name = next(iter(MEMORY))
     with in_state(kubelet, pod, served, state, memory_limit_in_bytes=4 * MIB) as container:
         for size in (5 * MIB, 64 * MIB, 3 * MIB, 8 * MIB):
             update(kubelet.cri, container, memory_limit_in_bytes=size)
-            # Another update lets Docker write again what it knows of.
+            # Another update makes Docker write the limits that it knows again.
             update(kubelet.cri, container, cpu_shares=512)
             assert reported(kubelet.cri, container, {"memory_limit_in_bytes": 0}) == {"memory_limit_in_bytes": size}
             if state == "running":
@@ -108,7 +110,9 @@ def test_limits_can_be_lifted(kubelet: Kubelet, pod: Pod, served: Served, state:
 
 
 @pytest.mark.parametrize(("asked", "named"), REFUSED.values(), ids=REFUSED)
-def test_a_limit_that_cannot_be_changes_nothing(kubelet: Kubelet, pod: Pod, asked: dict[str, Any], named: str) -> None:
+def test_an_update_with_an_impossible_limit_changes_nothing(
+    kubelet: Kubelet, pod: Pod, asked: dict[str, Any], named: str
+) -> None:
     container = kubelet.started(pod, linux=limited(**ALL))
     before = kubelet.cri.container_status(container)
 
@@ -121,8 +125,8 @@ def test_a_limit_that_cannot_be_changes_nothing(kubelet: Kubelet, pod: Pod, aske
     assert kubelet.cri.container_status(container) == before
 
 
-def test_memory_that_is_in_use_is_not_taken(kubelet: Kubelet) -> None:
-    # Without a second copy of it in memory, which the limit may just not allow.
+def test_a_memory_limit_below_usage_is_refused(kubelet: Kubelet) -> None:
+    # Without a second copy in memory, for which the limit may have no room.
     fill = "head -c 33554432 /dev/zero > /dev/shm/new && mv /dev/shm/new /dev/shm/held; exec sleep 3600"
     container = kubelet.started(kubelet.pod(), "sh", "-c", fill, linux=limited(**ALL))
     wait_until(lambda: "held" in kubelet.inside(container, "ls /dev/shm"))
@@ -137,7 +141,7 @@ def test_memory_that_is_in_use_is_not_taken(kubelet: Kubelet) -> None:
     assert kubelet.cri.container_status(container) == before
 
 
-def test_limits_of_windows_change_nothing(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_update_with_windows_limits_changes_nothing(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=limited(**ALL))
     request = pb.UpdateContainerResourcesRequest(
         container_id=container,
@@ -153,7 +157,7 @@ def test_limits_of_windows_change_nothing(kubelet: Kubelet, pod: Pod) -> None:
     assert reported(kubelet.cri, container, ALL) == ALL
 
 
-def test_annotations_of_an_update_are_passed_over(kubelet: Kubelet, pod: Pod) -> None:
+def test_annotations_of_an_update_are_ignored(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=limited(**ALL))
     linux = pb.LinuxContainerResources(cpu_shares=300)
 
@@ -165,7 +169,7 @@ def test_annotations_of_an_update_are_passed_over(kubelet: Kubelet, pod: Pod) ->
     assert dict(kubelet.cri.container_status(container).annotations) == {}
 
 
-def test_what_has_ended_cannot_be_changed(kubelet: Kubelet, pod: Pod) -> None:
+def test_limits_of_an_exited_container_cannot_be_changed(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     kubelet.cri.stop_container(container)
 
@@ -175,15 +179,15 @@ def test_what_has_ended_cannot_be_changed(kubelet: Kubelet, pod: Pod) -> None:
     assert failure(refusal)[0] == grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_what_is_not_there_cannot_be_changed(kubelet: Kubelet) -> None:
+def test_limits_of_an_unknown_container_cannot_be_changed(kubelet: Kubelet) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
         update(kubelet.cri, "f" * 64, cpu_shares=1024)
 
     assert failure(refusal)[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_a_write_that_fails_puts_everything_back(kubelet: Kubelet, served: Served) -> None:
-    """Docker has made its part by then."""
+def test_a_failed_write_rolls_the_update_back(kubelet: Kubelet, served: Served) -> None:
+    """Docker has applied its part by then."""
     with limited_huge_pages(served) as there:
         if not there:
             pytest.skip("this kernel does not limit huge pages of 2 MiB")
@@ -212,7 +216,7 @@ def test_a_write_that_fails_puts_everything_back(kubelet: Kubelet, served: Serve
 
 @contextmanager
 def writes_fail(path: Path) -> Iterator[None]:
-    """Let every write to a file fail in the block."""
+    """Make every write to a file fail inside the block."""
     run(["mount", "--bind", "/dev/full", path], timeout=10)
     try:
         yield
@@ -220,7 +224,7 @@ def writes_fail(path: Path) -> Iterator[None]:
         unmount_all(path)
 
 
-def test_updates_at_the_same_time_come_one_after_the_other(kubelet: Kubelet, pod: Pod) -> None:
+def test_concurrent_updates_are_applied_one_after_another(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     sizes = [(3 + number % 6) * MIB for number in range(12)]
 
@@ -235,7 +239,9 @@ def test_updates_at_the_same_time_come_one_after_the_other(kubelet: Kubelet, pod
     assert actual["memory_limit_in_bytes"] in sizes
 
 
-def test_limits_docker_cannot_keep_outlive_a_restart_of_the_server(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_limits_that_docker_cannot_store_survive_a_restart_of_the_server(
+    kubelet: Kubelet, pod: Pod, served: Served
+) -> None:
     running = kubelet.started(pod)
     waiting = kubelet.created(pod, linux=limited(memory_limit_in_bytes=64 * MIB))
     for container in (running, waiting):
@@ -282,13 +288,13 @@ def test_resources_of_a_pod_are_recorded(kubelet: Kubelet, served: Served) -> No
 
 
 def recorded(kubelet: Kubelet, pod: Pod) -> dict[str, Any]:
-    """Overhead and resources as the verbose status of a pod reports them."""
+    """Return overhead and resources from the verbose status of a pod."""
     request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
     info = json.loads(kubelet.cri.runtime.PodSandboxStatus(request).info["info"])
     return {name: info[name] for name in ("overhead", "resources")}
 
 
-def test_resources_of_a_pod_that_is_not_there(kubelet: Kubelet) -> None:
+def test_an_update_of_an_unknown_pod_is_not_found(kubelet: Kubelet) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.cri.runtime.UpdatePodSandboxResources(pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="f" * 64))
 
@@ -296,7 +302,7 @@ def test_resources_of_a_pod_that_is_not_there(kubelet: Kubelet) -> None:
 
 
 @pytest.mark.skipif(not V2, reason="files of cgroup v2")
-def test_files_of_version_2_are_written_again_after_each_update(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_unified_files_are_written_again_after_each_update(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     container = kubelet.started(pod, linux=limited(unified={"memory.oom.group": "1"}))
     update(kubelet.cri, container, unified={"memory.high": str(32 * MIB), "memory.swap.max": "4096"})
     update(kubelet.cri, container, memory_limit_in_bytes=64 * MIB)

@@ -1,4 +1,4 @@
-"""Who containers run as: for the first process, for commands run later, and in the status."""
+"""Users of containers: of the first process, of execs, and in the status."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -47,7 +47,7 @@ FILES = (File("etc/passwd", PASSWD), File("etc/group", GROUP))
 def made_image(
     served: Served, node: Node, name: str, *, files: tuple[File, ...], user: str, volume: str = ""
 ) -> Iterator[str]:
-    """Have an image for the block."""
+    """Build an image that exists while the block runs."""
     reference = f"users.test/{name}:1"
     config: dict[str, object] = {"User": user, **({"Volumes": {volume: {}}} if volume else {})}
     plain = busybox_image(node.busybox, reference=reference, config=config)
@@ -94,7 +94,7 @@ def ids(**numbers: int) -> dict[str, pb.Int64Value]:
 
 
 def expect_identity(kubelet: Kubelet, served: Served, container: str, expected: Seen) -> None:
-    """Check the first process, at a command that is run later, and at the status."""
+    """Check the user of the first process, of an exec, and in the status."""
     first = Path(f"/proc/{pid_of(served, container)}/status").read_text()
     later = kubelet.inside(container, "cat /proc/self/status")
     reported = kubelet.cri.container_status(container).user.linux
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Seen, str]] = {
 
 
 @pytest.mark.parametrize(("image", "context", "expected", "home"), CASES.values(), ids=CASES.keys())
-def test_a_container_runs_as_whom_it_was_asked_to(
+def test_a_container_runs_as_the_requested_user(
     kubelet: Kubelet,
     served: Served,
     pod: Pod,
@@ -178,12 +178,14 @@ def test_a_container_runs_as_whom_it_was_asked_to(
 
 
 def in_own_pids(context: dict[str, Any]) -> dict[str, Any]:
-    """A container that is process 1 of its own, so that a command of it finds its first process."""
+    """Add a PID namespace for the container, so that an exec finds its first process as process 1."""
     return secured(namespace_options=pb.NamespaceOption(pid=pb.CONTAINER), **context)
 
 
-def test_the_container_of_the_conformance_tests(kubelet: Kubelet, pod: Pod, people: Mapping[str, str]) -> None:
-    """A user of the image with a group of its own there, and one more that is asked for."""
+def test_a_user_of_the_image_keeps_its_group_and_gets_supplemental_groups(
+    kubelet: Kubelet, pod: Pod, people: Mapping[str, str]
+) -> None:
+    """The container of the conformance tests: a user with a group in the image, and a further group in the request."""
     context = {**ids(run_as_user=2000, run_as_group=1000), "supplemental_groups": [1234]}
     merged = kubelet.started(pod, image=people["plain"], **secured(**context))
     strict = kubelet.started(pod, image=people["plain"], **secured(supplemental_groups_policy=pb.Strict, **context))
@@ -191,7 +193,7 @@ def test_the_container_of_the_conformance_tests(kubelet: Kubelet, pod: Pod, peop
     assert [kubelet.inside(made, "id -G") for made in (merged, strict)] == ["1000 44 1234\n", "1000 1234\n"]
 
 
-def test_a_restarted_server_knows_who_runs(
+def test_a_restarted_server_reports_the_users_of_containers(
     kubelet: Kubelet, served: Served, pod: Pod, people: Mapping[str, str]
 ) -> None:
     container = kubelet.started(pod, image=people["app"], **secured(supplemental_groups=[7]))
@@ -201,7 +203,7 @@ def test_a_restarted_server_knows_who_runs(
     expect_identity(kubelet, served, container, Seen(1000, 1000, [7, *APP_GROUPS]))
 
 
-def test_pause_runs_as_whom_the_pod_asks_for(kubelet: Kubelet, served: Served) -> None:
+def test_pause_runs_as_the_pods_user(kubelet: Kubelet, served: Served) -> None:
     context = pb.LinuxSandboxSecurityContext(
         supplemental_groups=[3456],
         supplemental_groups_policy=pb.Strict,
@@ -213,15 +215,15 @@ def test_pause_runs_as_whom_the_pod_asks_for(kubelet: Kubelet, served: Served) -
     assert seen(Path(f"/proc/{pid_of(served, pod.id)}/status").read_text()) == Seen(1234, 0, [0, 3456])
 
 
-def test_policies_are_advertised(served: Served) -> None:
+def test_supplemental_groups_policies_are_advertised(served: Served) -> None:
     assert served.cri.runtime.Status(pb.StatusRequest()).features.supplemental_groups_policy
 
 
-# --- who cannot be found ----------------------------------------------------------------------------------
+# --- users that cannot be resolved ----------------------------------------------------------------------------------
 
 
 def refused(kubelet: Kubelet, served: Served, pod: Pod, **fields: Any) -> tuple[grpc.StatusCode, str]:
-    """Create a container, which must be refused and leave nothing; gives code and message."""
+    """Assert that CreateContainer refuses these fields and leaves nothing; return code and message."""
     before = served.snapshot()
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, **fields)
@@ -277,10 +279,10 @@ def test_an_image_whose_user_is_unknown_is_refused(
 
 @pytest.mark.parametrize("group", [5678, 6789], ids=["group 0", "unreadable number"])
 @pytest.mark.parametrize("place", ["primary", "supplemental"])
-def test_a_number_that_an_image_gives_to_another_group_is_refused(
+def test_a_group_number_that_the_image_gives_another_name_is_refused(
     kubelet: Kubelet, served: Served, pod: Pod, people: Mapping[str, str], group: int, place: str
 ) -> None:
-    """Docker and runc would both make it group 0."""
+    """Docker and runc would both use group 0."""
     context: dict[str, Any] = (
         ids(run_as_user=1, run_as_group=group) if place == "primary" else {"supplemental_groups": [group]}
     )
@@ -329,7 +331,7 @@ ODD: dict[str, tuple[File, str]] = {
 
 
 @pytest.mark.parametrize(("file", "says"), ODD.values(), ids=ODD.keys())
-def test_a_passwd_that_is_none_is_refused(
+def test_a_passwd_that_is_no_regular_file_is_refused(
     kubelet: Kubelet, served: Served, pod: Pod, node: Node, file: File, says: str
 ) -> None:
     with made_image(served, node, "odd", files=(file,), user="") as image:
@@ -349,7 +351,9 @@ def test_a_loop_of_links_is_refused(kubelet: Kubelet, served: Served, pod: Pod, 
     assert "too many links" in message
 
 
-def test_a_volume_of_the_image_hides_no_user(kubelet: Kubelet, served: Served, pod: Pod, node: Node) -> None:
+def test_users_are_found_although_a_volume_of_the_image_hides_passwd(
+    kubelet: Kubelet, served: Served, pod: Pod, node: Node
+) -> None:
     before = volumes(served)
     with made_image(served, node, "volume", files=FILES, user="app", volume="/etc") as image:
         container = kubelet.started(pod, image=image)
@@ -390,10 +394,10 @@ def test_an_image_inspection_interrupted_by_a_crash_is_cleaned_up(served: Served
 
 
 def listed(served: Served) -> set[str]:
-    """Ids of all that the server lists."""
+    """Return the ids of all sandboxes, containers and images that the server lists."""
     return {made.id for made in served.cri.containers()} | {made.id for made in served.cri.sandboxes()}
 
 
 def inspection_containers(served: Served) -> list[str]:
-    """Ids of the image-inspection containers that are there."""
+    """Return the ids of the image-inspection containers."""
     return [row["Id"] for row in served.engine.api.containers(all=True, filters={"name": INSPECTION_PREFIX})]

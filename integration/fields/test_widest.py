@@ -1,6 +1,6 @@
-"""What Kubernetes lets through, and few pods have, gets through Docker into a container.
+"""Values at the limits that Kubernetes allows reach the container through Docker.
 
-What the server refuses of it is in `tests/cri/validate/test_kubelet.py`.
+`tests/cri/validate/test_kubelet.py` has the values that the server refuses.
 """
 
 import os
@@ -21,7 +21,7 @@ OWN_KEYS = ("io.kubernetes.docker.type", "io.kubernetes.sandbox.id", "io.kuberne
 
 
 @pytest.mark.parametrize("hostname", ["web-0.sub.shop.svc.", "a" * 63 + ".", "-x_y.", "é"])
-def test_hostnames(kubelet: Kubelet, hostname: str) -> None:
+def test_every_valid_hostname_works(kubelet: Kubelet, hostname: str) -> None:
     pod = kubelet.pod(hostname=hostname)
 
     container = kubelet.started(pod)
@@ -30,8 +30,8 @@ def test_hostnames(kubelet: Kubelet, hostname: str) -> None:
     assert kubelet.inside(container, "cat /etc/hostname") == f"{hostname}\n"
 
 
-def test_the_name_with_domain_of_a_pod_whose_domain_ends_with_a_dot(kubelet: Kubelet, tmp_path: Path) -> None:
-    """As setHostnameAsFQDN has it: the kubelet mounts its own /etc/hosts."""
+def test_a_pod_whose_domain_ends_with_a_dot_has_its_full_name(kubelet: Kubelet, tmp_path: Path) -> None:
+    """As with setHostnameAsFQDN, where the kubelet mounts /etc/hosts."""
     hosts = tmp_path / "hosts"
     hosts.write_text("10.0.0.7\tweb-0.sub.shop.svc.\tweb-0\n")
     pod = kubelet.pod(hostname="web-0.sub.shop.svc.")
@@ -41,7 +41,7 @@ def test_the_name_with_domain_of_a_pod_whose_domain_ends_with_a_dot(kubelet: Kub
     assert kubelet.inside(container, "hostname -f") == "web-0.sub.shop.svc.\n"
 
 
-def test_a_pod_with_the_widest_of_everything(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+def test_a_pod_with_every_field_at_its_limit_runs(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
     (tmp_path / FILE_NAME / "note").write_text("here")
     os.mknod(tmp_path / "device", 0o20666, os.makedev(1, 3))
@@ -114,7 +114,7 @@ def test_an_exec_may_have_any_timeout(kubelet: Kubelet, pod: Pod) -> None:
 
 
 def test_names_may_be_as_long_as_the_directory_of_a_log(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
-    """A kubelet names it by namespace, name and uid, so that a longer name fails there."""
+    """A kubelet names the directory by namespace, name and uid, so it fails itself with a longer name."""
     uid, namespace = "0a5b8c1d-2e3f-4a5b-8c1d-2e3f4a5b8c1d", "n" * 63
     name = "p" * (255 - len(f"{namespace}__{uid}"))
     logs = tmp_path / f"{namespace}_{name}_{uid}"

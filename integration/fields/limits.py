@@ -35,7 +35,7 @@ class Case:
         return self.v2 if V2 else self.v1
 
     def differing(self, found: dict[str, str]) -> dict[str, str]:
-        """Return the files of `found` whose content is not the expected one."""
+        """Return the files of `found` with unexpected content."""
         wanted = self.v2 if V2 else self.v1
         return {name: text for name, text in found.items() if not _holds(wanted[name], text)}
 

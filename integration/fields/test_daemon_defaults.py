@@ -1,4 +1,4 @@
-"""Docker daemons whose configuration changes what a container may do by default."""
+"""Docker daemons whose configuration changes the default privileges of containers."""
 
 import json
 import os

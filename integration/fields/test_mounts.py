@@ -417,7 +417,7 @@ def test_mounts_of_the_container_are_seen_when_asked_for(
 
 @pytest.fixture
 def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Three mount points: private, shared, and a slave of the shared one."""
+    """Three mount points: private, shared, and a slave of the shared mount."""
     found = {kind: tmp_path / kind for kind in ("private", "shared", "slave")}
     for kind, point in found.items():
         point.mkdir()

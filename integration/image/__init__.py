@@ -1,1 +1,1 @@
-"""Image verbs against real engines and registries."""
+"""Image calls on real engines and registries."""

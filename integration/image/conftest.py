@@ -1,4 +1,4 @@
-"""The image verbs on a real engine, without a server around them."""
+"""Fixtures: the image functions on a real engine, without a server."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -29,15 +29,15 @@ from shim.view.node_view import NodeView
 from tests.fakes.logs import FakeLogs
 
 Publish = Callable[..., str]
-"""`publish(name, size=, private=, config=, programs=)` gives the reference under which a new image can be pulled."""
+"""`publish(name, size=, private=, config=, programs=)` returns the reference of a new image that can be pulled."""
 
 PROGRESS_DEADLINE = 2.0
-"""Seconds a pull may be silent in these tests."""
+"""Seconds that a pull may be silent in these tests."""
 
 
 @pytest.fixture
 def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
-    """Give a runtime on the engine, with a view of its images as they are now, which follows no events."""
+    """Provide a runtime on the engine. Its view lists the images once and follows no events."""
     config = Config(docker_endpoint=engine.url, image_pull_progress_deadline=PROGRESS_DEADLINE)
     client = DockerEngine(engine.url, request_timeout=30)
     view = NodeView(client)
@@ -68,7 +68,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def proxy(registry: Registry) -> Iterator[Proxy]:
-    """Give a way to the registry that can be blocked."""
+    """Provide a proxy to the registry that can be blocked."""
     made = Proxy(registry.address)
     yield made
     made.close()
@@ -76,9 +76,9 @@ def proxy(registry: Registry) -> Iterator[Proxy]:
 
 @pytest.fixture
 def publish(engine: Engine, registry: Registry, private_registry: Registry, node: Node) -> Publish:
-    """Give a maker of images that are in a registry and not on the node; each is unlike all others.
+    """Provide a maker of unique images that are in a registry and not on the node.
 
-    They have no programs unless a test runs them: a Docker packs and unpacks each image two times.
+    Images have no programs unless a test runs them: Docker packs and unpacks each image twice.
     """
 
     def made(

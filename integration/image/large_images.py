@@ -1,4 +1,4 @@
-"""Images that are only large, put into a registry without an engine: a `docker push` would compress it for long."""
+"""Large images, written to a registry without an engine: `docker push` would spend long on compression."""
 
 import gzip
 import hashlib
@@ -19,7 +19,7 @@ _DOCKER = "application/vnd.docker"
 
 
 class _Noise:
-    """A file of random bytes, as tarfile reads one. They repeat, further apart than the window of any compression."""
+    """A file object for tarfile with random bytes, which repeat beyond the window of any compression."""
 
     def __init__(self) -> None:
         self._bytes = os.urandom(_MIB)
@@ -29,7 +29,7 @@ class _Noise:
 
 
 class _Hashed:
-    """Writes to a file, and hashes what it writes."""
+    """Writes to a file, and hashes the bytes."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self._file = file
@@ -56,7 +56,7 @@ class _Layer:
 
 
 def push_large_image(registry: Registry, *, name: str, size: int, directory: Path, layers: int = 1) -> str:
-    """Put an image of so many layers, each with `size` random bytes, into the registry, and give its reference.
+    """Push an image with `layers` layers of `size` random bytes each; return its reference.
 
     `name` is a repository with a tag; `directory` has room for the layers.
     """
@@ -91,11 +91,11 @@ def _part(kind: str, digest: str, *, size: int) -> dict[str, object]:
 
 
 def _write_layer(path: Path, *, size: int) -> _Layer:
-    """Write a layer, with the digests of what is in it and of the file itself."""
+    """Write a layer; return the digests of its content and of the compressed file."""
     with path.open("wb") as file:
         outer = _Hashed(file)
         # Stored, not compressed: noise has nothing to compress.
-        with gzip.GzipFile(fileobj=outer, mode="wb", compresslevel=0, mtime=0) as packed:  # type: ignore[call-overload]  # writes are all it does
+        with gzip.GzipFile(fileobj=outer, mode="wb", compresslevel=0, mtime=0) as packed:  # type: ignore[call-overload]  # gzip only writes
             inner = _Hashed(packed)
             with tarfile.open(fileobj=inner, mode="w|", bufsize=_MIB) as archive:  # type: ignore[call-overload]  # likewise
                 entry = tarfile.TarInfo("noise")
@@ -117,7 +117,7 @@ def _push_blob(
 def _ask(
     connection: http.client.HTTPConnection, method: str, path: str, body: IO[bytes] | bytes, headers: dict[str, str]
 ) -> str:
-    """Send a request, and give where its answer points to."""
+    """Send a request; return the Location of the answer."""
     connection.request(method, path, body, headers)
     with connection.getresponse() as answer:
         said = answer.read()

@@ -1,4 +1,4 @@
-"""Pulls that bring no credentials find those of the node: in files, through stores and through provider plugins."""
+"""Pulls without credentials use the node's: from files, credential helpers and provider plugins."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ WRONG = "wr0ng pa55word"
 
 
 def pull(rt: Runtime, reference: str, *, keyring: Keyring) -> str:
-    """Pull without credentials, which must not show in the log, and remove the image again."""
+    """Pull without credentials in the request, and remove the image. No secret may be in the log."""
     with capture_logs() as logs:
         image_id = pull_image(
             replace(rt, puller=ImagePuller(keyring=keyring)), image=pb.ImageSpec(image=reference), auth=None
@@ -48,14 +48,14 @@ def pull(rt: Runtime, reference: str, *, keyring: Keyring) -> str:
 
 
 def file_with(path: Path, **auths: object) -> Path:
-    """Write entries by location in the format that the name of the file stands for."""
+    """Write credentials by location, in the format that the file's name implies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"auths": auths} if path.name == "config.json" else auths))
     return path
 
 
 def program(path: Path, answer: object) -> Path:
-    """Make an executable that prints `answer`, whatever it is asked."""
+    """Make an executable that prints `answer` for every request."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\ncat >{path}.asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
     path.chmod(0o755)
@@ -63,7 +63,7 @@ def program(path: Path, answer: object) -> Path:
 
 
 def provider_config(directory: Path, *, registry: Registry, version: str = "v1", auth: object = None) -> Path:
-    """Write a plugin `login` and the configuration that has it asked about the registry; give the latter."""
+    """Write a plugin `login` and a configuration that uses it for the registry; return the configuration."""
     answer = {
         "apiVersion": f"credentialprovider.kubelet.k8s.io/{version}",
         "kind": "CredentialProviderResponse",
@@ -90,11 +90,11 @@ def providers(config: Path) -> list[Provider]:
     return [Provider(settings) for settings in read_providers(config, bin_dir=config.parent / "bin")]
 
 
-# --- the verbs on a real engine ---------------------------------------------------------------------------
+# --- pulls on a real engine -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_each_place_in_its_format(
+def test_a_pull_uses_credentials_of_every_location_and_format(
     rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, number: int
 ) -> None:
     reference = publish(f"place-{number}:1", private=True)
@@ -110,7 +110,7 @@ def test_each_place_in_its_format(
     ["{}", "{}/places", "127.0.*.1:{port}", "*.*.*.*:{port}/places/app"],
     ids=["host", "path", "pattern", "pattern and path"],
 )
-def test_what_an_entry_is_for(
+def test_an_entry_applies_to_its_registry_and_path(
     rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, location: str
 ) -> None:
     reference = publish("places/app:1", private=True)
@@ -120,7 +120,9 @@ def test_what_an_entry_is_for(
     assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"{file} for {named}"
 
 
-def test_several_are_tried_in_turn(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
+def test_several_credentials_are_tried_in_turn(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path
+) -> None:
     reference = publish("turns/app:1", private=True)
     address = private_registry.address
     wrong = {"username": USER, "password": WRONG}
@@ -133,7 +135,7 @@ def test_several_are_tried_in_turn(rt: Runtime, publish: Publish, private_regist
 
 @contextmanager
 def guarding(upstream: str, *, status: int, body: bytes) -> Iterator[str]:
-    """Serve the registry `upstream` to USER, and this answer to all others who log in; gives the address."""
+    """Serve the registry `upstream` to USER, and this answer to other logins; yields the address."""
 
     class Guard(BaseHTTPRequestHandler):
         default_request_version = "HTTP/1.1"
@@ -171,7 +173,7 @@ def guarding(upstream: str, *, status: int, body: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("status", "body"), [(403, b"{}"), (403, b""), (403, b"<html>Sorry</html>"), (404, b"{}"), (404, b"")]
 )
-def test_a_refusal_in_other_words_than_a_registrys_is_one(
+def test_a_refusal_with_an_unusual_status_or_body_is_recognised(
     rt: Runtime, publish: Publish, registry: Registry, tmp_path: Path, status: int, body: bytes
 ) -> None:
     reference = publish("guarded/app:1")
@@ -184,7 +186,7 @@ def test_a_refusal_in_other_words_than_a_registrys_is_one(
 
 
 @pytest.mark.parametrize("key", ["credHelpers", "credsStore"])
-def test_a_store(
+def test_a_pull_uses_a_credential_helper(
     rt: Runtime,
     publish: Publish,
     private_registry: Registry,
@@ -203,7 +205,9 @@ def test_a_store(
 
 
 @pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1"])
-def test_a_provider(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, version: str) -> None:
+def test_a_pull_uses_a_provider_plugin(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, version: str
+) -> None:
     reference = publish("provided:1", private=True)
     config = provider_config(tmp_path, registry=private_registry, version=version)
     source = pull(rt, reference, keyring=Keyring(providers=providers(config)))
@@ -215,7 +219,9 @@ def test_a_provider(rt: Runtime, publish: Publish, private_registry: Registry, t
 @pytest.mark.parametrize(
     "auth", [{}, {"auth": AUTH[:-8]}, {"username": USER, "password": WRONG}], ids=["none", "bad", "wrong"]
 )
-def test_denied(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, auth: object) -> None:
+def test_a_pull_with_wrong_credentials_is_denied(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, auth: object
+) -> None:
     reference = publish("closed:1", private=True)
     file = file_with(tmp_path / "config.json", **{private_registry.address: auth})
     with pytest.raises(RegistryDenied, match="unauthorized: ") as caught, capture_logs() as logs:
@@ -223,14 +229,16 @@ def test_denied(rt: Runtime, publish: Publish, private_registry: Registry, tmp_p
     assert not [secret for secret in (PASSWORD, WRONG, AUTH[:-8]) if secret in f"{caught.value} {logs}"]
 
 
-def test_the_pause_image(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
+def test_the_pause_image_is_pulled_with_credentials(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path
+) -> None:
     reference = publish("pause:1", private=True)
     file = file_with(tmp_path / "config.json", **{private_registry.address: {"auth": AUTH}})
     image = ensure_image(replace(rt, puller=ImagePuller(keyring=Keyring(paths=[file]))), reference=reference)
     remove_image(rt, image=pb.ImageSpec(image=image.id))
 
 
-def test_a_registry_with_tls(
+def test_a_pull_from_a_tls_registry_uses_credentials(
     rt: Runtime, engine: Engine, images: Images, tls_registry: Registry, tmp_path: Path
 ) -> None:
     reference = tls_registry.push(engine.api, images.busybox, name="secured:1")
@@ -240,7 +248,7 @@ def test_a_registry_with_tls(
     engine.api.remove_image(reference)
 
 
-def test_several_are_tried_in_turn_with_tls(
+def test_several_credentials_are_tried_in_turn_with_tls(
     rt: Runtime, engine: Engine, images: Images, tls_registry: Registry, tmp_path: Path
 ) -> None:
     reference = tls_registry.push(engine.api, images.busybox, name="team/secured:1")
@@ -251,11 +259,11 @@ def test_several_are_tried_in_turn_with_tls(
     engine.api.remove_image(reference)
 
 
-def test_a_registry_with_tls_without_credentials(
+def test_a_pull_from_a_tls_registry_without_credentials_is_denied(
     rt: Runtime, engine: Engine, images: Images, tls_registry: Registry
 ) -> None:
     reference = tls_registry.push(engine.api, images.busybox, name="secured:2")
-    # 20.10 tries plain HTTP then, and reports that alone.
+    # Engine 20.10 then tries plain HTTP, and reports only that failure.
     words = (
         "credentials may be missing" if engine.name == "20.10" else "requires credentials, but none were given or found"
     )
@@ -293,7 +301,7 @@ def pull_as_crictl(cri: Cri, reference: str) -> str:
     return cri.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=reference))).image_ref
 
 
-def test_a_server_with_a_file(
+def test_a_server_pulls_with_credentials_of_a_file(
     engine: Engine, images: Images, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
 ) -> None:
     pause = private_registry.push(engine.api, images.pause, name="node/pause:1")
@@ -312,7 +320,7 @@ def test_a_server_with_a_file(
         engine.api.remove_image(pause)
 
 
-def test_a_server_with_a_provider(
+def test_a_server_pulls_with_credentials_of_a_provider(
     engine: Engine, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
 ) -> None:
     reference = publish("provided-to-server:1", private=True)
@@ -330,7 +338,7 @@ def test_a_server_with_a_provider(
         cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
 
 
-def test_a_server_whose_plugin_shows_its_secrets(
+def test_secrets_that_a_plugin_prints_are_not_logged(
     engine: Engine, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
 ) -> None:
     reference = publish("leaking:1", private=True)
@@ -352,7 +360,9 @@ def test_a_server_whose_plugin_shows_its_secrets(
     assert "its standard error mentions access denied" in node_dirs.state.with_name("server.log").read_text()
 
 
-def test_a_server_without_credentials(engine: Engine, node_dirs: NodeDirs, publish: Publish, tmp_path: Path) -> None:
+def test_a_pull_without_any_credentials_is_denied(
+    engine: Engine, node_dirs: NodeDirs, publish: Publish, tmp_path: Path
+) -> None:
     reference = publish("unprovided:1", private=True)
     with (
         serving(engine, node_dirs, kubelet_root_dir=tmp_path / "nothing") as cri,

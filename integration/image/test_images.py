@@ -1,4 +1,4 @@
-"""Images are pulled, listed, described and removed on real engines."""
+"""Pulls, lists, statuses and removals of images on real engines."""
 
 import base64
 import threading
@@ -45,7 +45,7 @@ KIB = 1024
 MIB = 1024 * KIB
 LARGE = 100 * MIB
 LINK = 11 * MIB
-"""Bytes per second; the image above needs nine of them."""
+"""Bytes per second: the image above takes nine seconds."""
 
 
 def pull(rt: Runtime, reference: str, **auth: str) -> str:
@@ -117,7 +117,7 @@ def test_pull_by_digest(rt: Runtime, publish: Publish) -> None:
     assert not present(rt, by_digest)
 
 
-def test_pull_what_is_here_already(rt: Runtime, publish: Publish) -> None:
+def test_a_repeated_pull_returns_the_same_image(rt: Runtime, publish: Publish) -> None:
     reference = publish("again:1")
     assert pull(rt, reference) == pull(rt, reference)
     remove(rt, reference)
@@ -139,18 +139,18 @@ def test_one_image_from_two_registries_has_one_id(
     [("missing/image:1", "has no such image"), ("by-tag:no-such-tag", "has no such image")],
     ids=["repository", "tag"],
 )
-def test_unknown_image(rt: Runtime, registry: Registry, path: str, words: str) -> None:
+def test_a_pull_of_an_unknown_image_is_not_found(rt: Runtime, registry: Registry, path: str, words: str) -> None:
     with pytest.raises(NotFound, match=words):
         pull(rt, f"{registry.address}/{path}")
 
 
-def test_registry_that_refuses_connections(rt: Runtime) -> None:
+def test_a_registry_that_refuses_connections_is_unavailable(rt: Runtime) -> None:
     with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: .*refused"):
         pull(rt, "127.0.0.1:1/x")
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_registry_that_answers_with_errors(rt: Runtime, status: int) -> None:
+def test_a_registry_that_answers_with_errors_is_unavailable(rt: Runtime, status: int) -> None:
     with answering(status) as address, pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image "):
         pull(rt, f"{address}/x:1")
 
@@ -160,7 +160,7 @@ DOWN = b'{"errors": [{"code": "UNAVAILABLE", "message": "service unavailable"}]}
 
 
 @pytest.mark.parametrize(("status", "body"), [(429, TOO_MANY), (503, DOWN)])
-def test_registry_that_says_why(rt: Runtime, status: int, body: bytes) -> None:
+def test_a_pull_error_has_the_registrys_message(rt: Runtime, status: int, body: bytes) -> None:
     with (
         answering(status, body=body) as address,
         pytest.raises(RegistryUnavailable, match=r"(?i)^RegistryUnavailable: pull image \S+: .*(many|limit|unavail)"),
@@ -169,7 +169,7 @@ def test_registry_that_says_why(rt: Runtime, status: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(429, TOO_MANY), (429, b""), (503, DOWN), (503, b"")])
-def test_registry_that_gives_no_layers(
+def test_a_registry_without_the_layers_fails_the_pull(
     rt: Runtime, publish: Publish, registry: Registry, status: int, body: bytes
 ) -> None:
     reference = publish("rated:1")
@@ -183,10 +183,10 @@ def test_registry_that_gives_no_layers(
 
 @contextmanager
 def answering(status: int, *, body: bytes = b"", upstream: str = "") -> Iterator[str]:
-    """Serve one answer to all requests, with `upstream` to those for layers only; gives the address."""
+    """Answer all requests alike, or with `upstream` only those for layers; yields the address."""
 
     class Answer(BaseHTTPRequestHandler):
-        # So that a client that tries TLS first is answered with a status line, by which it knows to try without.
+        # A client that tries TLS first gets a status line, and then tries plain HTTP.
         default_request_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -224,16 +224,14 @@ def answering(status: int, *, body: bytes = b"", upstream: str = "") -> Iterator
     ],
     ids=["user and password", "auth"],
 )
-def test_private_pull(rt: Runtime, publish: Publish, auth: dict[str, str]) -> None:
+def test_a_private_image_is_pulled_with_credentials(rt: Runtime, publish: Publish, auth: dict[str, str]) -> None:
     reference = publish("private:1", private=True)
     image_id = pull(rt, reference, **auth)
     assert status(rt, reference).image.id == image_id
     remove(rt, image_id)
 
 
-def test_private_pull_with_the_address_of_the_registry(
-    rt: Runtime, publish: Publish, private_registry: Registry
-) -> None:
+def test_credentials_may_name_the_registrys_address(rt: Runtime, publish: Publish, private_registry: Registry) -> None:
     reference = publish("private-address:1", private=True)
     server = f"http://{private_registry.address}/v2/"
     image_id = pull(rt, reference, username=USER, password=PASSWORD, server_address=server)
@@ -252,7 +250,9 @@ def test_private_pull_with_the_address_of_the_registry(
     ],
     ids=["none", "wrong", "for another registry"],
 )
-def test_denied(rt: Runtime, publish: Publish, auth: dict[str, str], words: str) -> None:
+def test_a_pull_with_wrong_credentials_is_denied(
+    rt: Runtime, publish: Publish, auth: dict[str, str], words: str
+) -> None:
     reference = publish("denied:1", private=True)
     with pytest.raises(RegistryDenied, match=f"unauthorized: .* {words}") as caught:
         pull(rt, reference, **auth)
@@ -262,7 +262,7 @@ def test_denied(rt: Runtime, publish: Publish, auth: dict[str, str], words: str)
 
 @contextmanager
 def bearing(access_token: str, *, refresh_token: str) -> Iterator[str]:
-    """Serve a registry without images to those who have this token, or fetch it from its token server."""
+    """Serve a registry without images to clients with this token, which they may get from its token server."""
 
     class Answer(BaseHTTPRequestHandler):
         default_request_version = "HTTP/1.1"
@@ -300,7 +300,7 @@ def bearing(access_token: str, *, refresh_token: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["registry_token", "identity_token"])
-def test_tokens(rt: Runtime, kind: str) -> None:
+def test_a_pull_uses_tokens(rt: Runtime, kind: str) -> None:
     tokens = {"registry_token": "to-the-registry", "identity_token": "to-the-token-server"}
     with bearing(tokens["registry_token"], refresh_token=tokens["identity_token"]) as address:
         with pytest.raises(NotFound, match="has no such image"):
@@ -310,7 +310,7 @@ def test_tokens(rt: Runtime, kind: str) -> None:
     assert "wr0ng" not in str(denied.value)
 
 
-# --- silence, cancellation and sharing --------------------------------------------------------------------
+# --- silence, cancellation, shared pulls ------------------------------------------------------------------
 
 
 def test_a_registry_that_resets_connections_is_unavailable(rt: Runtime, publish: Publish, proxy: Proxy) -> None:
@@ -320,13 +320,13 @@ def test_a_registry_that_resets_connections_is_unavailable(rt: Runtime, publish:
         pull(rt, f"{proxy.address}/{reference.partition('/')[2]}")
 
 
-def test_a_layer_whose_connection_is_reset_is_asked_for_again(
+def test_a_layer_is_requested_again_after_a_reset_connection(
     rt: Runtime, engine: Engine, publish: Publish, proxy: Proxy, registry: Registry
 ) -> None:
     reference = publish("reset-layer:1", size=4 * MIB).replace(registry.address, proxy.address)
     proxy.reset(after=300_000, times=1)
-    # Docker lets five seconds pass before it asks again, longer than silence may last here; with the containerd store
-    # the caller has to ask again.
+    # Docker waits five seconds before it retries, longer than the permitted silence here. With the containerd store
+    # the caller has to repeat the pull.
     if engine.has_containerd_store:
         with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: .*reset by peer"):
             pull(rt, reference)
@@ -337,7 +337,7 @@ def test_a_layer_whose_connection_is_reset_is_asked_for_again(
 
 
 @pytest.mark.parametrize("before", [0, 300_000], ids=["manifest", "layer"])
-def test_a_silent_registry_is_given_up(
+def test_a_pull_from_a_silent_registry_fails(
     rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry, before: int
 ) -> None:
     reference = publish("silent:1", size=4 * MIB).replace(registry.address, proxy.address)
@@ -349,7 +349,7 @@ def test_a_silent_registry_is_given_up(
     proxy.wait_given_up()
 
 
-def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
+def test_a_pull_from_a_slow_registry_goes_on(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
     reference = publish("slow:1", size=10 * MIB).replace(registry.address, proxy.address)
     proxy.allow(300_000)
     began = time.monotonic()
@@ -357,7 +357,7 @@ def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Pro
     while time.monotonic() - began < 2 * PROGRESS_DEADLINE:
         proxy.wait_blocked(timeout=SECONDS)
         threading.Event().wait(0.5)
-        proxy.allow(700_000)  # the containerd store reports its progress MiB by MiB
+        proxy.allow(700_000)  # the containerd store reports progress for each MiB
     proxy.allow(None)
     image_id = future.result(SECONDS)
     assert time.monotonic() - began > 2 * PROGRESS_DEADLINE
@@ -365,7 +365,9 @@ def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Pro
     remove(rt, image_id)
 
 
-def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_large_image_is_pulled_over_a_slow_link(
+    rt: Runtime, registry: Registry, proxy: Proxy, tmp_path: Path
+) -> None:
     reference = push_large_image(registry, name="large:1", size=LARGE, directory=tmp_path)
     proxy.throttle(LINK)
     config = msgspec.structs.replace(rt.config, image_pull_progress_deadline=LARGE / LINK / 3)
@@ -378,7 +380,7 @@ def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy
 
 @pytest.fixture
 def reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Give what Docker says of each pull, by its reference."""
+    """Record Docker's progress messages of each pull, by reference."""
     said: dict[str, list[str]] = defaultdict(list)
     pull_image = rt.engine.pull_image
 
@@ -394,11 +396,11 @@ def reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str
 
 
 def downloads(said: list[str]) -> int:
-    """How many layers have begun."""
+    """Return the number of layers whose download has begun."""
     return len({each for each in said if each.startswith("Downloading ")})
 
 
-def test_a_pull_that_waits_for_the_slots_of_another_one(
+def test_a_pull_waits_for_download_slots_without_a_timeout(
     rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, reported: dict[str, list[str]]
 ) -> None:
     three = push_large_image(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
@@ -408,13 +410,13 @@ def test_a_pull_that_waits_for_the_slots_of_another_one(
     first = pull_in_background(rt, three, scope=Scope())
     wait_until(lambda: downloads(reported[three]) == 3)
     second = pull(rt, one)
-    # The containerd store has no such queue.
+    # The containerd store has no queue of downloads.
     assert any(each.startswith("Waiting ") for each in reported[one]) is (not engine.has_containerd_store)
     remove(rt, second)
     remove(rt, first.result(SECONDS))
 
 
-def test_a_silent_layer_is_given_up_while_another_pull_moves_on(
+def test_a_pull_with_a_silent_layer_fails_while_another_progresses(
     rt: Runtime, publish: Publish, registry: Registry, proxy: Proxy, tmp_path: Path
 ) -> None:
     moving = push_large_image(registry, name="moving:1", size=20 * MIB, directory=tmp_path)
@@ -429,7 +431,7 @@ def test_a_silent_layer_is_given_up_while_another_pull_moves_on(
     remove(rt, first.result(SECONDS))
 
 
-def test_cancellation_ends_the_pull_of_docker(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
+def test_a_cancelled_call_ends_dockers_pull(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
     reference = publish("cancelled:1", size=4 * MIB).replace(registry.address, proxy.address)
     proxy.allow(300_000)
     scope = Scope()
@@ -444,7 +446,7 @@ def test_cancellation_ends_the_pull_of_docker(rt: Runtime, publish: Publish, pro
     remove(rt, pull(rt, reference))
 
 
-def test_a_caller_who_leaves_does_not_end_the_pull_of_another(
+def test_a_cancelled_caller_does_not_end_a_shared_pull(
     rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry
 ) -> None:
     reference = publish("shared:1", size=4 * MIB).replace(registry.address, proxy.address)
@@ -459,11 +461,11 @@ def test_a_caller_who_leaves_does_not_end_the_pull_of_another(
     leaving.cancel()
     proxy.allow(None)
     remove(rt, second.result(SECONDS))
-    with pytest.raises(Cancelled):  # his thread has done the work of both
+    with pytest.raises(Cancelled):  # this thread ran the pull for both
         first.result(SECONDS)
 
 
-def test_a_deadline_of_a_millisecond(rt: Runtime, publish: Publish) -> None:
+def test_a_pull_with_a_deadline_of_a_millisecond_fails(rt: Runtime, publish: Publish) -> None:
     reference = publish("hurried:1")
     with deadline.entered(Scope(seconds=0.001)), pytest.raises(DeadlineExceeded):
         pull(rt, reference)
@@ -473,7 +475,7 @@ def test_a_deadline_of_a_millisecond(rt: Runtime, publish: Publish) -> None:
 # --- list and status --------------------------------------------------------------------------------------
 
 
-def test_status_by_every_name_is_the_same(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_every_name_of_an_image_gives_the_same_status(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("names:1")
     image_id = pull(rt, reference)
     engine.api.tag(image_id, "docker.io/team/names", "2")
@@ -491,7 +493,7 @@ def test_status_by_every_name_is_the_same(rt: Runtime, engine: Engine, publish: 
     ("user", "uid", "username"),
     [("", None, ""), ("1002", 1002, ""), ("www-data:100", None, "www-data"), ("1003:users", 1003, "")],
 )
-def test_user(rt: Runtime, images: Images, user: str, uid: int | None, username: str) -> None:
+def test_a_status_has_the_images_user(rt: Runtime, images: Images, user: str, uid: int | None, username: str) -> None:
     images.load("local/user:1", {"User": user})
     rt.view.images.refresh()
     image = status(rt, "local/user:1").image
@@ -499,7 +501,7 @@ def test_user(rt: Runtime, images: Images, user: str, uid: int | None, username:
     remove(rt, "local/user:1")
 
 
-def test_the_pause_image_is_pinned_by_any_of_its_names(rt: Runtime, engine: Engine, images: Images) -> None:
+def test_the_pause_image_is_pinned_under_all_its_names(rt: Runtime, engine: Engine, images: Images) -> None:
     engine.api.tag(images.pause, "local/another-name", "1")
     rt.view.images.refresh()
     assert status(rt, "local/another-name:1").image.pinned
@@ -507,7 +509,7 @@ def test_the_pause_image_is_pinned_by_any_of_its_names(rt: Runtime, engine: Engi
     engine.api.remove_image("local/another-name:1")
 
 
-def test_verbose_status(rt: Runtime, images: Images) -> None:
+def test_a_verbose_status_has_the_image_configuration(rt: Runtime, images: Images) -> None:
     images.load("local/verbose:1", {"User": "www", "Labels": {"a": "b"}, "Entrypoint": ["/bin/sh"], "Cmd": ["-c", "x"]})
     rt.view.images.refresh()
     info = msgspec.json.decode(status(rt, "local/verbose:1", verbose=True).info["info"])
@@ -516,7 +518,7 @@ def test_verbose_status(rt: Runtime, images: Images) -> None:
     remove(rt, "local/verbose:1")
 
 
-def test_status_of_nothing(rt: Runtime) -> None:
+def test_a_missing_image_has_an_empty_status(rt: Runtime) -> None:
     assert status(rt, "missing/image:1") == pb.ImageStatusResponse()
     assert listed(rt, "missing/image:1") == []
 
@@ -525,7 +527,7 @@ def test_status_of_nothing(rt: Runtime) -> None:
 
 
 @pytest.mark.parametrize("by", ["id", "short id", "tag", "other tag", "digest"])
-def test_remove_takes_all_names(rt: Runtime, engine: Engine, publish: Publish, by: str) -> None:
+def test_a_removal_removes_all_names(rt: Runtime, engine: Engine, publish: Publish, by: str) -> None:
     reference = publish("removed:1")
     image_id = pull(rt, reference)
     engine.api.tag(image_id, "elsewhere.example/removed", "2")
@@ -543,19 +545,19 @@ def test_remove_takes_all_names(rt: Runtime, engine: Engine, publish: Publish, b
     assert image_id not in {image["Id"] for image in engine.api.images()}
 
 
-def test_remove_what_docker_pulled_a_moment_ago(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_an_image_that_docker_just_pulled_can_be_removed(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("unseen:1")
     engine.api.pull(reference)
     remove(rt, reference)
     assert reference not in {tag for image in engine.api.images() for tag in image["RepoTags"] or ()}
 
 
-def test_remove_of_nothing(rt: Runtime) -> None:
+def test_a_removal_of_a_missing_image_succeeds(rt: Runtime) -> None:
     remove(rt, "missing/image:1")
     remove(rt, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b")
 
 
-def test_five_removals_at_once(rt: Runtime, publish: Publish) -> None:
+def test_five_concurrent_removals_succeed(rt: Runtime, publish: Publish) -> None:
     reference = publish("contended:1")
     image_id = pull(rt, reference)
 
@@ -568,7 +570,7 @@ def test_five_removals_at_once(rt: Runtime, publish: Publish) -> None:
     assert left == [False] * 5
 
 
-def test_remove_in_use(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_an_image_in_use_is_not_removed(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("used:1", programs=True)
     image_id = pull(rt, reference)
     container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
@@ -583,7 +585,7 @@ def test_remove_in_use(rt: Runtime, engine: Engine, publish: Publish) -> None:
     assert not present(rt, reference)
 
 
-def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_an_image_with_descendants_can_be_removed(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("parent:1")
     parent = pull(rt, reference)
     container = engine.api.create_container(reference, command=["true"])["Id"]
@@ -597,7 +599,7 @@ def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, pub
     remove(rt, "local/child:1")
 
 
-def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
+def test_an_image_with_descendants_keeps_its_names_while_a_container_uses_it(
     rt: Runtime, engine: Engine, publish: Publish
 ) -> None:
     reference = publish("parent-in-use:1", programs=True)
@@ -617,11 +619,11 @@ def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_
     remove(rt, "local/child-in-use:1")
 
 
-# --- the rest ---------------------------------------------------------------------------------------------
+# --- disk usage, ensure -----------------------------------------------------------------------------------
 
 
 def measured(rt: Runtime) -> pb.FilesystemUsage:
-    """Measure the image store to the end, and return what is reported of it then."""
+    """Wait for a whole measurement of the image store, and return the reported usage."""
     meter = StoreMeter(rt)
     while (part := meter.next_part()) is not None:
         name, top = part
@@ -630,7 +632,7 @@ def measured(rt: Runtime) -> pb.FilesystemUsage:
     return usage
 
 
-def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
+def test_image_fs_info_reports_dockers_file_system(rt: Runtime, engine: Engine, images: Images) -> None:
     info = image_fs_info(rt)
     assert [usage.fs_id for usage in info.container_filesystems] == [usage.fs_id for usage in info.image_filesystems]
     (early,) = info.image_filesystems
@@ -648,12 +650,12 @@ def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
     assert abs(time.time_ns() - usage.timestamp) < 60 * 10**9
 
 
-def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_image_fs_info_counts_the_bytes_of_an_image(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("stored:1", size=8 * MIB, programs=True)
     before = measured(rt)
     image_id = pull(rt, reference)
     with_it = measured(rt)
-    # What a container has written is no part of it.
+    # Data of containers is not counted.
     container = engine.api.create_container(reference, command=["sh", "-c", "cp /noise /copy && sleep 60"])["Id"]
     engine.api.start(container)
     wait_until(lambda: bool(engine.api.diff(container)), seconds=SECONDS)
@@ -661,7 +663,7 @@ def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publis
     engine.api.remove_container(container, force=True)
     remove(rt, image_id)
 
-    # The containerd store keeps it packed as well.
+    # The containerd store also keeps the compressed image.
     times = 2 if engine.has_containerd_store else 1
     assert with_it.used_bytes.value - before.used_bytes.value == pytest.approx(times * 8 * MIB, rel=0.4)
     assert with_it.inodes_used.value > before.inodes_used.value
@@ -669,18 +671,18 @@ def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publis
     assert measured(rt).used_bytes.value - before.used_bytes.value < MIB
 
 
-def test_ensure_a_local_image(rt: Runtime, images: Images) -> None:
+def test_ensure_uses_a_local_image(rt: Runtime, images: Images) -> None:
     assert ensure_image(rt, reference=images.pause).id == status(rt, images.pause).image.id
 
 
-def test_ensure_pulls_what_is_missing(rt: Runtime, publish: Publish) -> None:
+def test_ensure_pulls_a_missing_image(rt: Runtime, publish: Publish) -> None:
     reference = publish("ensured:1")
     image_id = ensure_image(rt, reference=reference).id
     assert status(rt, reference).image.id == image_id
     remove(rt, image_id)
 
 
-def test_ensure_says_what_to_do(rt: Runtime) -> None:
+def test_the_error_of_ensure_gives_the_remedy(rt: Runtime) -> None:
     with pytest.raises(FailedPrecondition, match=r"pause image 127.0.0.1:1/pause:9 .*pod_infra_container_image"):
         ensure_image(rt, reference="127.0.0.1:1/pause:9")
 

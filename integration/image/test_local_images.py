@@ -1,4 +1,4 @@
-"""Images that were never pulled: what Docker was given by hand is usable at once."""
+"""Images that were tagged, loaded or built on the node can be used at once."""
 
 import io
 import tarfile
@@ -19,12 +19,12 @@ POD = pod_config("local-images")
 
 
 def is_listed(served: Served, name: str) -> bool:
-    """Whether ImageStatus knows the image; the kubelet pulls it else."""
+    """Return whether ImageStatus knows the image; otherwise the kubelet pulls it."""
     return bool(image_id(served, name))
 
 
 def image_id(served: Served, name: str) -> str:
-    """Give the id of the image of this name, empty when there is none."""
+    """Return the id of the image with this name; empty without such an image."""
     return served.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=name))).image.id
 
 
@@ -62,7 +62,7 @@ def test_a_built_image_is_usable_at_once(served: Served, images: Images) -> None
 
 
 def build(served: Served, dockerfile: str, *, tag: str) -> None:
-    """Build as `docker build` with the builder that every engine has."""
+    """Build an image with the classic builder, which every engine has."""
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
         entry = tarfile.TarInfo("Dockerfile")
@@ -75,7 +75,7 @@ def build(served: Served, dockerfile: str, *, tag: str) -> None:
     assert not [line for line in said if "error" in line]
 
 
-def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
+def test_an_image_that_lost_its_name_stays_usable_by_id(served: Served, images: Images) -> None:
     lost = images.load("local/lost:1", {"Labels": {"lost": "yes"}})
     served.engine.api.tag(images.busybox, "local/lost", "1")
     wait_until(lambda: image_id(served, "local/lost:1") == image_id(served, images.busybox))
@@ -85,13 +85,13 @@ def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
     assert all(image.size for image in listed)
     assert not [name for image in listed for name in (*image.repo_tags, *image.repo_digests) if "<none>" in name]
     found = [image for image in listed if image.id == lost]
-    # The containerd store keeps no image without a name.
+    # The containerd store removes an image without a name.
     assert [list(image.repo_tags) for image in found] in ([[]], [])
     served.engine.api.remove_image("local/lost:1")
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=lost)))
 
 
-def test_an_image_in_use_is_kept_and_its_users_are_named(served: Served, images: Images) -> None:
+def test_the_error_for_an_image_in_use_names_the_containers(served: Served, images: Images) -> None:
     used = images.load("local/used:1", {"Labels": {"used": "yes"}})
     sandbox = served.cri.run(POD)
     container = served.cri.create(sandbox, container_config("user", image="local/used:1"), pod=POD)
@@ -106,7 +106,7 @@ def test_an_image_in_use_is_kept_and_its_users_are_named(served: Served, images:
     assert not is_listed(served, "local/used:1")
 
 
-def test_a_client_who_goes_away_ends_the_pull(
+def test_a_disconnecting_client_ends_the_pull(
     served: Served, publish: Publish, proxy: Proxy, registry: Registry
 ) -> None:
     reference = publish("left:1", size=4 << 20).replace(registry.address, proxy.address)

@@ -1,4 +1,4 @@
-"""RemoveImage takes nothing away that a container needs, and never half of the names."""
+"""RemoveImage keeps images that a container needs, with all their names."""
 
 import io
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def names_in_docker(engine: Engine, image_id: str) -> set[str]:
 
 
 def made(engine: Engine, state: str, image: str) -> str:
-    """Make a container of a user in that state."""
+    """Make a container of a user in a state."""
     command = ["sleep", "60" if state != "exited" else "0"]
     container = engine.api.create_container(image, command=command, network_disabled=True)["Id"]
     if state != "created":
@@ -44,7 +44,7 @@ def made(engine: Engine, state: str, image: str) -> str:
 
 @pytest.fixture
 def used(rt: Runtime, engine: Engine, publish: Publish) -> Iterator[str]:
-    """Give the name of an image that was pulled and has a digest."""
+    """Provide the name of a pulled image, which has a digest."""
     reference = publish("in-use:1", programs=True)
     pull_image(rt, image=pb.ImageSpec(image=reference), auth=None)
     yield reference
@@ -85,8 +85,8 @@ def test_an_image_without_a_name_is_removed_by_its_id(rt: Runtime, engine: Engin
     assert image["Id"] not in {each["Id"] for each in engine.api.images()}
 
 
-def test_a_list_has_what_inspects_have(rt: Runtime, engine: Engine, publish: Publish) -> None:
-    """Their sizes, names, digests and parents are the same with both image stores."""
+def test_a_list_agrees_with_inspects_of_all_images(rt: Runtime, engine: Engine, publish: Publish) -> None:
+    """Sizes, names, digests and parents agree with both image stores."""
     by_digest = publish("listed-by-digest:1")
     pull_image(rt, image=pb.ImageSpec(image=by_digest), auth=None)
     record = rt.view.images.lookup(by_digest)
@@ -104,7 +104,7 @@ def test_a_list_has_what_inspects_have(rt: Runtime, engine: Engine, publish: Pub
     remove(rt, record.id)
 
 
-def test_removals_of_many_images_list_none(rt: Runtime, engine: Engine, images_count: int) -> None:
+def test_removals_of_many_images_do_not_list_the_images(rt: Runtime, engine: Engine, images_count: int) -> None:
     names = [f"many/image{number}:1" for number in range(images_count)]
     load_many(engine.api, names)
     rt.view.images.refresh()
@@ -119,5 +119,5 @@ def test_removals_of_many_images_list_none(rt: Runtime, engine: Engine, images_c
 
 @pytest.fixture
 def images_count(request: pytest.FixtureRequest) -> int:
-    """Give how many images `--images` names."""
+    """Provide the number of images from `--images`."""
     return int(request.config.getoption("--images"))

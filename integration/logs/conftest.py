@@ -1,4 +1,4 @@
-"""Containers with logs, of the shared server and of servers that a test may kill."""
+"""Fixtures: containers with logs, on the shared server and on servers that a test may kill."""
 
 import os
 import secrets
@@ -29,13 +29,13 @@ DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
     "json-file": {"docker_log_max_size": "256k", "docker_log_max_file": 4},
     "local": {"docker_log_max_size": "100k", "docker_log_max_file": 4},
 }
-"""How much Docker keeps for `own`: some 3000 short lines in each file. A module may have another DOCKER_COPY."""
+"""Docker's log size for `own`: some 3000 short lines in each file. A module may define another DOCKER_COPY."""
 SMALL_COPY = (
     sys.executable,
     "-c",
     "from shim.config import combinations as c; c.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )
-"""The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
+"""The server without its minimum of that size, so that Docker rotates after a few thousand lines."""
 END_SECONDS = 60.0
 EXITED = pb.CONTAINER_EXITED
 
@@ -43,24 +43,24 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def on_drivers(*names: DockerLogDriver) -> Callable[[Test], Test]:
-    """Say which logging drivers a test that uses `own` is run on; json-file is where it does not say."""
+    """Set the logging drivers for a test that uses `own`; the default is json-file."""
 
     def marked(test: Test) -> Test:
-        test.drivers = names  # type: ignore[attr-defined] # functions take any attribute
+        test.drivers = names  # type: ignore[attr-defined] # a function accepts any attribute
         return test
 
     return marked
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests on the drivers they name."""
+    """Run a test on each of its drivers."""
     if "driver" in metafunc.fixturenames:
         metafunc.parametrize("driver", getattr(metafunc.function, "drivers", ("json-file",)), scope="module")
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A pod with a log directory, and what runs containers in it."""
+    """A pod with a log directory, whose containers a test runs."""
 
     served: Served
     kubelet: Kubelet
@@ -68,37 +68,37 @@ class Logged:
     directory: Path
 
     def run(self, script: str, **fields: Any) -> tuple[str, Path]:
-        """Start a container that runs a shell script; its id, and the path of its log."""
+        """Start a container that runs a shell script; return its id and the path of its log."""
         name = f"{secrets.token_hex(3)}/0.log"
         container_id = self.kubelet.started(self.pod, "sh", "-c", script, log_path=name, **fields)
         return container_id, self.directory / name
 
     def wait_exited(self, container_id: str, seconds: float = 60.0) -> None:
-        """Return once its status says so, and not later: what is read then is all there is."""
+        """Return as soon as the status says that the container exited: by then its log must be complete."""
         cri = self.served.cri
         wait_until(lambda: cri.container_status(container_id).state == EXITED, seconds)
 
     def reopen(self, container_id: str) -> None:
-        """Have a new file made."""
+        """Call ReopenContainerLog."""
         self.served.cri.runtime.ReopenContainerLog(pb.ReopenContainerLogRequest(container_id=container_id))
 
     def rotate(self, container_id: str, path: Path, number: int) -> None:
-        """Do what a kubelet does with a log that is too long."""
+        """Rotate a log as a kubelet does."""
         path.rename(self.rotated(path, number))
         self.reopen(container_id)
 
     def rotated(self, path: Path, number: int) -> Path:
-        """Return the name that a log gets."""
+        """Return the name of a rotated log."""
         return path.with_name(f"{path.name}.{number:04}")
 
     def stats(self) -> dict[str, Any]:
-        """How logging does, as the verbose Status reports."""
+        """Return the logging part of the verbose Status."""
         answer = self.served.cri.runtime.Status(pb.StatusRequest(verbose=True))
         found: dict[str, Any] = msgspec.json.decode(answer.info["config"])["logs"]
         return found
 
     def worker(self) -> int:
-        """Pid of the log process, once there is one."""
+        """Wait for the log process, and return its pid."""
         return int(wait_until(lambda: self.stats()["pid"]))
 
     def crash(self) -> None:
@@ -107,7 +107,7 @@ class Logged:
         self.served.server.socket.unlink()
 
     def crash_with_logs(self) -> None:
-        """Kill the server, and return when its log process has ended as well, which goes on for a moment."""
+        """Kill the server, and wait until its log process, which goes on for a moment, has exited."""
         handle = os.pidfd_open(self.worker())
         try:
             self.crash()
@@ -118,31 +118,31 @@ class Logged:
             os.close(handle)
 
     def restart(self, **settings: object) -> None:
-        """Kill the server and start it with these settings in its file; they are texts."""
+        """Kill the server, and start it with these settings, whose values are texts, in its file."""
         if self.served.server.daemon.running:
             self.crash()
         settings_file(self.served.dirs.state.parent).write_text(toml(settings))
         self.served.server.start()
 
     def docker_log(self, container_id: str) -> Path:
-        """Docker's own file."""
+        """Return the path of Docker's log file."""
         api = self.served.engine.api
         driver = api.inspect_container(container_id)["HostConfig"]["LogConfig"]["Type"]
         return Path(docker_log_path(driver, root=api.info()["DockerRootDir"], container_id=container_id))
 
     def docker_has(self, container_id: str, line: str) -> bool:
-        """Whether a line is in Docker's newest file."""
+        """Return whether a line is in Docker's newest file."""
         log = self.docker_log(container_id)
         record = f'"{line}\\n"' if log.name.endswith("-json.log") else f"\x1a{chr(len(line))}{line}"
         try:
             return record.encode() in log.read_bytes()
-        except FileNotFoundError:  # Docker makes it with the first line, and again after a rotation
+        except FileNotFoundError:  # Docker creates the file with the first line, and again after a rotation
             return False
 
 
 @pytest.fixture
 def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
-    """Give a pod on the shared server."""
+    """Provide a pod on the shared server."""
     kubelet = Kubelet(served.cri, images.busybox)
     yield in_a_pod(served, kubelet, tmp_path / "pod-logs")
     kubelet.remove_all()
@@ -150,7 +150,7 @@ def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
 
 @pytest.fixture(scope="module")
 def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pytest.FixtureRequest) -> Iterator[Served]:
-    """Run a server that tests may kill, instead of the shared one: two would both copy the logs of an engine."""
+    """Run a server that tests may kill. The shared server is stopped: two would both copy the engine's logs."""
     served.server.stop()
     home = new_home("logs")
     dirs = make_node_dirs(node, home)
@@ -169,7 +169,7 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
 
 @pytest.fixture
 def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
-    """Give a pod on a server that may be killed, whose copy by Docker is small."""
+    """Provide a pod on a server that may be killed, with small log files of Docker."""
     kubelet = Kubelet(own_server.cri, images.busybox)
     yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
     own_server.revive()
@@ -177,15 +177,15 @@ def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
 
 
 def settings_file(home: Path) -> Path:
-    """Where a server of its own has the settings that a test may change."""
+    """Return the path of the settings file, which a test may change."""
     return home / "settings.toml"
 
 
 def toml(settings: dict[str, object]) -> str:
-    """Return settings whose values are texts, as a file."""
+    """Format settings whose values are texts as TOML."""
     return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
 
 
 def in_a_pod(served: Served, kubelet: Kubelet, directory: Path) -> Logged:
-    """Run a pod whose logs are below `directory`, which is not there yet."""
+    """Run a pod whose logs are below `directory`, which does not exist yet."""
     return Logged(served, kubelet, kubelet.pod(log_directory=str(directory), linux=HOST_NETWORK), directory)

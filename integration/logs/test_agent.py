@@ -1,4 +1,4 @@
-"""A log agent that others have written reads the logs of pods: rsyslog of Debian, by the lines of docs/migration.md."""
+"""Debian's rsyslog reads the logs of pods with the configuration in docs/migration.md."""
 
 import os
 import re
@@ -17,7 +17,7 @@ SECONDS = 60.0
 ROTATIONS = 5
 LINES_BETWEEN = 1000
 LONG = 5 * PIECE // 2
-"""Bytes of each long line, which makes three records."""
+"""Bytes of each long line, which becomes three records."""
 COUNT = f"""
 long=$(head -c {LONG} /dev/zero | tr '\\0' x)
 i=0
@@ -31,7 +31,7 @@ _PART = re.compile(r"\A[^ ]+ (?:stdout|stderr) [PF] ")
 
 
 def configuration() -> str:
-    """Return the block for rsyslog of the page."""
+    """Return the page's configuration of rsyslog."""
     found = re.search(r"<!-- agent: rsyslog -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     return found[1]
@@ -39,7 +39,7 @@ def configuration() -> str:
 
 @contextmanager
 def agent(node: Node, home: Path, directory: Path) -> Iterator[Path]:
-    """Run rsyslog over the logs in `directory`; yield the file with a line for each of its messages."""
+    """Run rsyslog on the logs in `directory`; yields the file with a line for each of its messages."""
     root, out = node.log_agent.root, home / "out"
     (home / "work").mkdir(parents=True)
     lines = (
@@ -62,13 +62,13 @@ def agent(node: Node, home: Path, directory: Path) -> Iterator[Path]:
 
 
 def messages(out: Path) -> list[str]:
-    """Return the lines of the container as the agent has them, without times and tags."""
+    """Return the container's lines in the agent's file, without times and tags."""
     found = out.read_text().split("\n")[:-1]
     return ["".join(_PART.sub("", part) for part in line.split("\\n")) for line in found]
 
 
 def wait_for_lines(out: Path, lines: int) -> None:
-    """Return once the agent has so many lines."""
+    """Wait until the agent has this many lines."""
     wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") >= lines, SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Logs that cannot be written: no call waits for them, each failure is reported, and in the end they are complete."""
+"""Logs that cannot be written: no call waits, each failure is reported, and in the end the logs are complete."""
 
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from shim.api.v1 import api_pb2 as pb
 
 @pytest.fixture
 def small_disk(logged: Logged) -> Iterator[Path]:
-    """Have 64 KiB for the logs of the pod."""
+    """Mount a file system of 64 KiB for the logs of the pod."""
     directory = logged.directory
     directory.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)
@@ -31,13 +31,13 @@ def blocked(logged: Logged, container_id: str) -> str:
     return str(found[0]) if found else ""
 
 
-def test_a_full_disk(logged: Logged, small_disk: Path) -> None:
+def test_a_log_on_a_full_disk_is_completed_once_there_is_room(logged: Logged, small_disk: Path) -> None:
     container_id, path = logged.run("seq 0 5000")
     other, _ = logged.run("sleep 600", labels={"beside": "it"})
     assert "no space left" in wait_until(lambda: blocked(logged, container_id))
     cri = logged.served.cri
 
-    # It has ended, but what it wrote cannot be read yet. Others are served as ever.
+    # The container exited, but its log is incomplete. Other containers are served as usual.
     assert cri.container_status(container_id).state == pb.CONTAINER_RUNNING
     assert cri.container_status(other).state == pb.CONTAINER_RUNNING
     assert 0 < len(read(path)) < 5001
@@ -48,7 +48,7 @@ def test_a_full_disk(logged: Logged, small_disk: Path) -> None:
     assert not blocked(logged, container_id)
 
 
-def test_a_directory_that_cannot_be_made(logged: Logged) -> None:
+def test_a_log_is_written_once_its_directory_can_be_made(logged: Logged) -> None:
     logged.directory.write_text("a file is in the way")
     container_id, path = logged.run("seq 0 100; sleep 600")
 

@@ -1,4 +1,4 @@
-"""A container that writes as fast as Docker can take it, on a server with the settings that servers have."""
+"""A container that writes as fast as Docker accepts output, on a server with default settings."""
 
 from integration.logs.conftest import Logged
 from shim.config.combinations import MIN_LOG_COPY, bytes_from_size
@@ -8,8 +8,8 @@ FLOOD = 500_000
 """Lines of 100 bytes: 90 MB in Docker's files."""
 
 
-def test_no_line_of_a_flood_is_lost_with_the_least_copy(logged: Logged) -> None:
-    config = Config()  # which the shared server has
+def test_no_line_of_a_flood_is_lost_with_the_minimum_log_size(logged: Logged) -> None:
+    config = Config()  # the shared server's settings
     assert bytes_from_size(config.docker_log_max_size) * config.docker_log_max_file == MIN_LOG_COPY
     container_id, path = logged.run(f"yes {'x' * 99} | head -n {FLOOD}")
     logged.wait_exited(container_id, seconds=90)
@@ -18,4 +18,4 @@ def test_no_line_of_a_flood_is_lost_with_the_least_copy(logged: Logged) -> None:
     kept = sum(file.stat().st_size for file in docker_log.parent.glob(f"{docker_log.name}*"))
     with path.open("rb") as log:
         assert sum(1 for _ in log) == FLOOD
-    assert kept < FLOOD * 100  # Docker has dropped some of it by now
+    assert kept < FLOOD * 100  # Docker has dropped some lines by now

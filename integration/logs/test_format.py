@@ -1,4 +1,4 @@
-"""What is in a CRI log, read once and without a second try as soon as the container is said to have exited."""
+"""The content of CRI logs, read only once, as soon as the status says that the container exited."""
 
 import stat
 
@@ -12,7 +12,7 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 
-def test_a_line_is_there_as_soon_as_the_container_has_exited(logged: Logged) -> None:
+def test_a_line_is_in_the_log_as_soon_as_the_container_has_exited(logged: Logged) -> None:
     container_id, path = logged.run("echo hello; sleep 0.2; echo bye")
     logged.wait_exited(container_id)
 
@@ -22,14 +22,14 @@ def test_a_line_is_there_as_soon_as_the_container_has_exited(logged: Logged) -> 
     ]
 
 
-def test_many_short_lives_each_have_their_line(logged: Logged) -> None:
+def test_each_of_many_short_lived_containers_has_its_line(logged: Logged) -> None:
     for number in range(20):
         container_id, path = logged.run(f"echo {number}")
         logged.wait_exited(container_id)
         assert output(read(path)) == f"{number}\n".encode()
 
 
-def test_the_log_is_there_when_start_returns(logged: Logged) -> None:
+def test_the_log_exists_when_start_returns(logged: Logged) -> None:
     container_id, path = logged.run("sleep 600")
     found = path.stat()
 
@@ -48,7 +48,7 @@ def test_streams_keep_their_order_and_name(logged: Logged) -> None:
     assert output(lines, "stderr") == b"".join(b"err-%d\n" % number for number in range(1, 10))
 
 
-def test_a_megabyte_without_newline_is_in_pieces(logged: Logged) -> None:
+def test_a_megabyte_without_newline_is_split_into_partial_records(logged: Logged) -> None:
     container_id, path = logged.run("head -c 1048576 /dev/zero | tr '\\0' x")
     logged.wait_exited(container_id)
     lines = read(path)
@@ -57,7 +57,7 @@ def test_a_megabyte_without_newline_is_in_pieces(logged: Logged) -> None:
     assert {(len(line.content), line.tag) for line in lines} == {(PIECE, "P")}
 
 
-def test_the_last_piece_of_a_long_line_ends_it(logged: Logged) -> None:
+def test_the_last_piece_of_a_long_line_is_a_full_record(logged: Logged) -> None:
     container_id, path = logged.run("head -c 40000 /dev/zero | tr '\\0' y; echo; echo next")
     logged.wait_exited(container_id)
     lines = read(path)
@@ -66,22 +66,22 @@ def test_the_last_piece_of_a_long_line_ends_it(logged: Logged) -> None:
     assert output(lines) == b"y" * 40000 + b"\nnext\n"
 
 
-def test_output_without_a_newline_at_its_end(logged: Logged) -> None:
+def test_output_without_a_final_newline_is_in_the_log(logged: Logged) -> None:
     container_id, path = logged.run("printf hello")
     logged.wait_exited(container_id)
 
     assert [(line.tag, line.content) for line in read(path)] == [("P", b"hello")]
 
 
-def test_what_is_not_text(logged: Logged) -> None:
-    """Control characters and UTF-8 are kept; of other bytes Docker's file shows only that they were there."""
+def test_control_characters_are_kept_and_invalid_utf_8_is_replaced(logged: Logged) -> None:
+    """Docker's file has a replacement character for each invalid byte."""
     container_id, path = logged.run(r"""printf 'a\000\001\033[0m\r\\"<>&\303\251\342\200\250z\n\377\376b\n'""")
     logged.wait_exited(container_id)
 
     assert output(read(path)) == b'a\x00\x01\x1b[0m\r\\"<>&\xc3\xa9\xe2\x80\xa8z\n' + b"\xef\xbf\xbd" * 2 + b"b\n"
 
 
-def test_a_terminal_is_standard_output(logged: Logged) -> None:
+def test_output_of_a_terminal_is_logged_as_stdout(logged: Logged) -> None:
     container_id, path = logged.run("echo hello; echo error >&2", tty=True)
     logged.wait_exited(container_id)
 
@@ -96,7 +96,7 @@ def test_a_container_without_a_log_path_has_no_log(logged: Logged) -> None:
     assert not logged.directory.exists()
 
 
-def test_docker_logs_goes_on_working_and_is_bounded(logged: Logged) -> None:
+def test_docker_logs_works_and_is_bounded(logged: Logged) -> None:
     container_id, _ = logged.run("echo hello")
     logged.wait_exited(container_id)
     api = logged.served.engine.api
@@ -110,7 +110,7 @@ def test_docker_logs_goes_on_working_and_is_bounded(logged: Logged) -> None:
 def test_stop_returns_when_the_last_output_is_written(logged: Logged) -> None:
     farewell = "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; exit 0"
     container_id, path = logged.run(f"trap '{farewell}' TERM; echo up; while :; do sleep 0.1; done")
-    # The trap is set when this is printed.
+    # The script prints this once the trap is set.
     wait_until(lambda: path.exists() and output(read(path)) == b"up\n")
     logged.served.cri.stop_container(container_id, timeout=20)
 
@@ -118,10 +118,10 @@ def test_stop_returns_when_the_last_output_is_written(logged: Logged) -> None:
     assert output(read(path)).splitlines()[-1] == b"1999"
 
 
-def test_the_log_outlives_the_container(logged: Logged) -> None:
+def test_the_log_stays_after_the_container_is_removed(logged: Logged) -> None:
     container_id, path = logged.run("seq 5000; sleep 600")
     cri = logged.served.cri
-    wait_until(lambda: cri.exec(container_id, "pidof", "sleep").exit_code == 0)  # so all lines are written
+    wait_until(lambda: cri.exec(container_id, "pidof", "sleep").exit_code == 0)  # so all lines were printed
     cri.remove_container(container_id)
 
     assert output(read(path)) == b"".join(b"%d\n" % number for number in range(1, 5001))

@@ -1,4 +1,4 @@
-"""Docker's `local` log: the bytes a container wrote, whatever they are."""
+"""Docker's `local` log driver: the CRI log has exactly the bytes that a container wrote."""
 
 import hashlib
 
@@ -7,13 +7,13 @@ from integration.logs.crilog import PIECE, output, read
 from integration.waiting import wait_until
 
 DOCKER_COPY = {"docker_log_max_size": "4m", "docker_log_max_file": 2}
-"""Room for all that is written at once here."""
+"""Room for the largest output of these tests."""
 
 local = on_drivers("local")
 
 
 @local
-def test_every_byte_comes_out_as_it_went_in(own: Logged) -> None:
+def test_every_byte_value_is_kept(own: Logged) -> None:
     every = "".join(rf"\{number:03o}" for number in range(256))
     container_id, path = own.run(f"printf '{every}'; printf '{every}\\n' >&2")
     own.wait_exited(container_id)
@@ -26,7 +26,7 @@ def test_every_byte_comes_out_as_it_went_in(own: Logged) -> None:
 
 
 @local
-def test_a_megabyte_of_anything_but_newlines(own: Logged) -> None:
+def test_a_megabyte_of_random_bytes_without_newline_is_kept(own: Logged) -> None:
     script = "head -c 2000000 /dev/urandom | tr -d '\\n' | head -c 1048576 > /all; sha256sum /all >&2; cat /all"
     container_id, path = own.run(script)
     own.wait_exited(container_id)
@@ -38,7 +38,7 @@ def test_a_megabyte_of_anything_but_newlines(own: Logged) -> None:
 
 
 @local
-def test_a_character_that_docker_cuts_is_kept(own: Logged) -> None:
+def test_a_character_that_docker_splits_is_kept(own: Logged) -> None:
     container_id, path = own.run(r"head -c 16383 /dev/zero | tr '\0' x; printf '\342\202\254\n'")
     own.wait_exited(container_id)
     lines = read(path)
@@ -48,7 +48,7 @@ def test_a_character_that_docker_cuts_is_kept(own: Logged) -> None:
 
 
 @local
-def test_a_terminal_is_standard_output(own: Logged) -> None:
+def test_output_of_a_terminal_is_logged_as_stdout(own: Logged) -> None:
     container_id, path = own.run(r"printf 'a\377\n'; echo error >&2", tty=True)
     own.wait_exited(container_id)
 
@@ -56,8 +56,8 @@ def test_a_terminal_is_standard_output(own: Logged) -> None:
 
 
 @local
-def test_many_short_lives_each_have_their_line(own: Logged) -> None:
-    """Docker makes the directory of its file only as the container starts."""
+def test_each_of_many_short_lived_containers_has_its_line(own: Logged) -> None:
+    """Docker creates the directory of its file only when the container starts."""
     for number in range(5):
         container_id, path = own.run(f"echo {number}")
         own.wait_exited(container_id)
@@ -65,7 +65,7 @@ def test_many_short_lives_each_have_their_line(own: Logged) -> None:
 
 
 @local
-def test_docker_logs_goes_on_working_and_is_bounded(own: Logged) -> None:
+def test_docker_logs_works_and_is_bounded(own: Logged) -> None:
     container_id, _ = own.run(r"echo hello; printf '\377\n'")
     own.wait_exited(container_id)
     api = own.served.engine.api
@@ -77,7 +77,7 @@ def test_docker_logs_goes_on_working_and_is_bounded(own: Logged) -> None:
 
 
 @local
-def test_the_log_outlives_the_container(own: Logged) -> None:
+def test_the_log_stays_after_the_container_is_removed(own: Logged) -> None:
     container_id, path = own.run("seq 1000; sleep 600")
     wait_until(lambda: own.docker_has(container_id, "1000"))
     own.served.cri.remove_container(container_id)

@@ -1,4 +1,4 @@
-"""The log process and the server are killed at any moment, and every line is there once and in order."""
+"""Kills of the log process and the server at any moment: the log has every line once and in order."""
 
 import os
 import random
@@ -16,7 +16,7 @@ _never = threading.Event()
 
 
 def pause(dice: random.Random) -> None:
-    """Let the container write on for a while; nothing announces a good moment for a crash."""
+    """Let the container write for a random time; no event marks a good moment for a crash."""
     _never.wait(dice.uniform(0.0, 0.4))
 
 
@@ -29,7 +29,7 @@ def size(path: Path) -> int:
 
 
 @on_drivers("json-file", "local")
-def test_a_log_process_that_is_killed_loses_nothing(own: Logged) -> None:
+def test_a_killed_log_process_loses_no_line(own: Logged) -> None:
     dice = random.Random(4)
     container_id, path = own.run(COUNT.format(lines=LINES))
     for _ in range(5):
@@ -42,7 +42,7 @@ def test_a_log_process_that_is_killed_loses_nothing(own: Logged) -> None:
     assert numbers(read(path)) == list(range(LINES))
 
 
-def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
+def test_a_killed_server_loses_no_line(own: Logged) -> None:
     dice = random.Random(5)
     container_id, path = own.run(COUNT.format(lines=LINES))
     for number in range(4):
@@ -58,7 +58,7 @@ def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
 
 
 def rotate_unless_ended(own: Logged, container_id: str, path: Path, number: int) -> None:
-    """Rotate a log; where its container ends in this moment, take the name back, as a kubelet does."""
+    """Rotate a log; if its container exits meanwhile, rename the file back, as a kubelet does."""
     try:
         own.rotate(container_id, path, number)
     except grpc.RpcError as error:
@@ -69,7 +69,7 @@ def rotate_unless_ended(own: Logged, container_id: str, path: Path, number: int)
 
 
 @on_drivers("json-file", "local")
-def test_what_ends_while_the_server_is_down_is_complete_when_it_is_back(own: Logged) -> None:
+def test_logs_of_containers_that_exit_while_the_server_is_down_are_completed(own: Logged) -> None:
     container_id, path = own.run("seq 0 99; while [ ! -e /go ]; do sleep 0.05; done; seq 100 1000")
     wait_until(lambda: len(so_far(path)) == 100)
     own.crash_with_logs()
@@ -77,14 +77,14 @@ def test_what_ends_while_the_server_is_down_is_complete_when_it_is_back(own: Log
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     api.wait(container_id)
     with path.open("ab") as log:
-        log.write(b"2026-01-01T00:00:00.0000")  # what a crash in the midst of a write leaves
+        log.write(b"2026-01-01T00:00:00.0000")  # a record cut by a crash
     own.served.server.start()
 
     assert exited(own, container_id)
     assert numbers(read(path)) == list(range(1001))
 
 
-def test_a_kubelet_that_died_after_its_rename_loses_nothing(own: Logged) -> None:
+def test_a_kubelet_crash_between_rename_and_reopen_loses_no_line(own: Logged) -> None:
     container_id, path = own.run(COUNT.format(lines=3000))
     wait_until(lambda: size(path))
     own.crash()
@@ -95,8 +95,8 @@ def test_a_kubelet_that_died_after_its_rename_loses_nothing(own: Logged) -> None
     assert numbers(with_rotated(path)) == list(range(3000))
 
 
-def test_a_reopen_whose_answer_was_lost_loses_nothing(own: Logged) -> None:
-    """The kubelet puts the old file back, over the new one."""
+def test_a_reopen_whose_answer_is_lost_loses_no_line(own: Logged) -> None:
+    """The kubelet renames the old file back, over the new file."""
     container_id, path = own.run(COUNT.format(lines=5000))
     wait_until(lambda: size(path))
     own.rotate(container_id, path, 1)
@@ -110,10 +110,10 @@ def test_a_reopen_whose_answer_was_lost_loses_nothing(own: Logged) -> None:
 
 @on_drivers("json-file", "local")
 def test_output_that_docker_dropped_meanwhile_is_reported(own: Logged) -> None:
-    """Docker keeps some 12,000 of 40,000 lines."""
+    """Docker keeps about 12,000 of 40,000 lines."""
     container_id, path = own.run("echo -1; while [ ! -e /go ]; do sleep 0.05; done; seq 0 40000; echo end; sleep 600")
     wait_until(lambda: size(path) and so_far(path))
-    own.crash_with_logs()  # it would copy what is to be dropped
+    own.crash_with_logs()  # it would copy the lines before Docker drops them
     api = own.served.engine.api
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     wait_until(lambda: own.docker_has(container_id, "end"))
@@ -129,7 +129,7 @@ def test_output_that_docker_dropped_meanwhile_is_reported(own: Logged) -> None:
     assert '"missing_seconds":' in warnings[0]
 
 
-def test_containers_keep_the_driver_they_were_made_with(own: Logged) -> None:
+def test_containers_keep_the_log_driver_of_their_creation(own: Logged) -> None:
     script = r"printf '\377\n'; while [ ! -e /go ]; do sleep 0.05; done; seq 1 1000"
     before, its_path = own.run(script)
     try:
@@ -151,6 +151,6 @@ def exited(own: Logged, container_id: str) -> bool:
 
 
 def dropped(own: Logged, container_id: str) -> list[str]:
-    """Warnings of the server that output of a container is lost."""
+    """Return the server's warnings about lost output of a container."""
     log = own.served.server.daemon.log.read_text().splitlines()
     return [line for line in log if "Docker dropped output" in line and container_id in line]

@@ -1,4 +1,4 @@
-"""A kubelet that rotates, Docker that rotates, and both while the container writes."""
+"""Rotations by a kubelet, by Docker and by both, while the container writes."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from integration.logs.crilog import COUNT, LINES, numbers, read, so_far, with_ro
 from integration.waiting import wait_until
 
 
-def test_a_new_file_is_there_when_reopen_returns(own: Logged) -> None:
+def test_the_new_file_exists_when_reopen_returns(own: Logged) -> None:
     container_id, path = own.run("echo first; while [ ! -e /go ]; do sleep 0.05; done; echo second; sleep 600")
     wait_until(lambda: so_far(path))
     old = path.with_name("0.log.20260101-000000")
@@ -45,7 +45,7 @@ def test_reopen_without_a_rename_goes_on_in_the_same_file(own: Logged) -> None:
     assert numbers(read(path)) == list(range(2000))
 
 
-def test_docker_rotates_under_load(own: Logged) -> None:
+def test_no_line_is_lost_when_docker_rotates_under_load(own: Logged) -> None:
     container_id, path = own.run(COUNT.format(lines=LINES))
     docker_log = own.docker_log(container_id)
     own.wait_exited(container_id)
@@ -55,7 +55,7 @@ def test_docker_rotates_under_load(own: Logged) -> None:
 
 
 @on_drivers("json-file", "local")
-def test_docker_and_the_kubelet_rotate_at_once(own: Logged) -> None:
+def test_no_line_is_lost_when_docker_and_the_kubelet_rotate(own: Logged) -> None:
     container_id, path = own.run(COUNT.format(lines=LINES))
     for number in count():
         if own.served.cri.container_status(container_id).state == EXITED:
@@ -66,7 +66,7 @@ def test_docker_and_the_kubelet_rotate_at_once(own: Logged) -> None:
             except grpc.RpcError as error:
                 if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                     raise
-                break  # it has ended since the check
+                break  # the container has exited since the check
     own.wait_exited(container_id)
 
     assert numbers(with_rotated(path)) == list(range(LINES))
@@ -74,7 +74,7 @@ def test_docker_and_the_kubelet_rotate_at_once(own: Logged) -> None:
 
 @on_drivers("json-file", "local")
 def test_files_rotated_while_the_log_process_was_stopped_are_read(own: Logged) -> None:
-    """One of Docker's files is full, and nothing is dropped."""
+    """A file of Docker is full, and no line is dropped."""
     container_id, path = own.run("echo up; while [ ! -e /go ]; do sleep 0.05; done; seq 1 4000; sleep 600")
     wait_until(lambda: so_far(path))
     worker = own.worker()

@@ -1,4 +1,4 @@
-"""Pods and containers of one test, removed with it."""
+"""Pods and containers that a test makes, removed at its end."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
 
 @pytest.fixture(scope="module")
 def pod(served: Served, images: Images) -> Iterator[Pod]:
-    """One pod for all tests of a file that only need one around their containers."""
+    """Run a pod that the tests of a file share, for their containers."""
     made = Kubelet(served.cri, images.busybox)
     yield made.pod()
     made.remove_all()
@@ -30,7 +30,7 @@ def pod(served: Served, images: Images) -> Iterator[Pod]:
 
 @pytest.fixture(scope="module")
 def faulty_node(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[FaultyNode]:
-    """Run a server of its own whose surroundings can fail."""
+    """Run a separate server whose surroundings can fail."""
     assert images.pause == pause_image.reference
     with run_faulty_node(engine, make_node_dirs(node, new_home("faulty")), pause_image) as made:
         yield made

@@ -1,6 +1,6 @@
-"""A proxy of the Engine in which a chosen call can fail or stand still, before the Engine sees it or after it is done.
+"""A proxy of the Engine that can fail or hold a chosen call, before the Engine sees it or after it is done.
 
-It stands between the server and dockerd, so that what is tested is the server as its users start it.
+It stands between the server and dockerd, so the server under test is started as users start it.
 """
 
 import re
@@ -22,14 +22,14 @@ _REFUSAL = b'{"message":"out of order"}'
 
 
 class Moment(Enum):
-    """When a fault comes: the Engine has not seen the call yet, or has just done it."""
+    """When a fault strikes: before the Engine sees the call, or just after it is done."""
 
     BEFORE = auto()
     AFTER = auto()
 
 
 class Fault:
-    """What happens to a call: to the next, or to every one."""
+    """A fault of the next call, or of every call."""
 
     def __init__(
         self, call: str, moment: Moment, happen: Callable[[socket.socket], bool], *, every: bool = False
@@ -37,31 +37,31 @@ class Fault:
         self.call = re.compile(call)
         self.moment = moment
         self.happen = happen
-        """Injects the fault; whether the call may go on."""
+        """Injects the fault; returns whether the call goes on."""
         self.every = every
         self.met = False
-        """Whether the call has come."""
+        """Whether the call has arrived."""
 
 
 class Hold:
-    """A call that stands still."""
+    """A call that is held."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._released = threading.Event()
 
     def __call__(self, _client: socket.socket) -> bool:
-        """Stand still until released; the call does not go on."""
+        """Block until released; the call does not go on."""
         self._reached.set()
         self._released.wait(_REACHED_SECONDS * 2)
         return False
 
     def wait_reached(self) -> None:
-        """Wait until the call stands still."""
+        """Wait until the call is held."""
         assert self.reached(_REACHED_SECONDS), "the call never came"
 
     def reached(self, seconds: float = 0) -> bool:
-        """Wait up to `seconds` for the call to stand still; return whether it does."""
+        """Wait up to `seconds` for the call to be held; return whether it is."""
         return self._reached.wait(seconds)
 
     def release(self) -> None:
@@ -70,7 +70,7 @@ class Hold:
 
 
 class FaultProxy:
-    """Passes the connections at a socket on to an Engine."""
+    """Forwards the connections of a socket to an Engine."""
 
     def __init__(self, upstream: Path, *, path: Path) -> None:
         self.upstream = upstream
@@ -78,7 +78,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self.alteration: tuple[bytes, bytes] | None = None
-        """What is replaced in answers, and by what."""
+        """The bytes replaced in answers, and their replacement."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(128)
@@ -98,19 +98,19 @@ class FaultProxy:
 
     @contextmanager
     def refused(self, call: str, *, every: bool = False) -> Iterator[None]:
-        """Answer the next `call` (a pattern of `METHOD /path`) with a failure of the Engine, which never sees it."""
+        """Answer the next `call` (a pattern of `METHOD /path`) with an Engine error; the Engine never sees the call."""
         with self._armed(Fault(call, Moment.BEFORE, _refuse, every=every)):
             yield
 
     @contextmanager
     def unanswered(self, call: str) -> Iterator[None]:
-        """Let the next `call` happen, and lose its answer."""
+        """Forward the next `call`, and lose its answer."""
         with self._armed(Fault(call, Moment.AFTER, lambda _: False)):
             yield
 
     @contextmanager
     def held(self, call: str, *, at: Moment) -> Iterator[Hold]:
-        """Let the next `call` stand still; when the block ends, its connection is cut."""
+        """Hold the next `call`; its connection is cut when the block ends."""
         hold = Hold()
         try:
             with self._armed(Fault(call, at, hold)):
@@ -120,13 +120,13 @@ class FaultProxy:
 
     @contextmanager
     def followed(self, call: str, action: Callable[[], object]) -> Iterator[None]:
-        """Do `action` when the next `call` has happened, before its answer is passed on."""
+        """Run `action` once the next `call` is done, before its answer is forwarded."""
         with self.interrupted(call, action, at=Moment.AFTER):
             yield
 
     @contextmanager
     def interrupted(self, call: str, action: Callable[[], object], *, at: Moment) -> Iterator[None]:
-        """Do `action` in the middle of the next `call`, which then goes on. What it raises ends the connection."""
+        """Run `action` in the middle of the next `call`, which then goes on. An exception closes the connection."""
 
         def done(_: socket.socket) -> bool:
             action()
@@ -137,9 +137,9 @@ class FaultProxy:
 
     @contextmanager
     def altered(self, old: bytes, new: bytes) -> Iterator[None]:
-        """Replace `old` by `new`, of the same length, in the answers to all calls.
+        """Replace `old` by `new`, which has the same length, in the answers to all calls.
 
-        It stands near the beginning of an answer, which arrives in one piece.
+        `old` must stand near the beginning of an answer, which arrives in one piece.
         """
         assert len(old) == len(new)
         self.alteration = old, new
@@ -161,7 +161,7 @@ class FaultProxy:
         assert fault.met, f"no {fault.call.pattern} came"
 
     def due(self, call: str) -> Fault | None:
-        """Take the fault that waits for this call."""
+        """Remove and return the fault that is armed for this call."""
         with self._lock:
             for fault in self._faults:
                 if fault.call.search(call):
@@ -179,7 +179,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """One connection: requests are read one by one, answers are passed back as they come."""
+    """A connection: reads requests one by one, and forwards answers as they arrive."""
 
     def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
         self._proxy = proxy

@@ -1,4 +1,4 @@
-"""A server whose node can fail: its way to Docker, its CNI plugin, and the disk of its state."""
+"""A server whose surroundings can fail: the connection to Docker, the CNI plugin, and the disk with its state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,17 +18,17 @@ from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.pods.kubelet import wait_image, wait_no_image
 
 PLUGIN_SECONDS = int(allowed(2))
-"""How long a plugin may take, on this server."""
+"""This server's timeout of CNI plugins."""
 
 PAUSE = "127.0.0.1:9/pause:faulty"
-"""Name of its pause image, in a registry that refuses at once."""
+"""Name of its pause image, in a registry that refuses connections."""
 
 _LINK = "faulty0"
 
 
 @dataclass(frozen=True, slots=True)
 class FaultyNode:
-    """The server and what can fail around it."""
+    """The server and its surroundings that can fail."""
 
     served: Served
     proxy: FaultProxy
@@ -38,16 +38,16 @@ class FaultyNode:
 
     @property
     def cri(self) -> Cri:
-        """A client of the server."""
+        """A CRI client of the server."""
         return self.served.cri
 
     def snapshot(self) -> tuple[NodeSnapshot, frozenset[str]]:
-        """Everything a pod could leave behind, and the CNI results in the cache."""
+        """Return everything a pod could leave behind, and the CNI results in the cache."""
         return self.served.snapshot(), frozenset(path.name for path in self.served.dirs.cni_cache.glob("*/*"))
 
     @contextmanager
     def without_pause_image(self) -> Iterator[None]:
-        """Have no pause image while the block runs, and no registry to pull it from."""
+        """Remove the pause image while the block runs; no registry has it."""
         api = self.served.engine.api
         api.remove_image(self.pause_image.reference, force=True)
         wait_no_image(self.cri, self.pause_image.reference)
@@ -59,7 +59,7 @@ class FaultyNode:
 
     @contextmanager
     def with_pause_that_cannot_start(self) -> Iterator[None]:
-        """Have a pause image while the block runs whose command is not in it, as runc finds out late in a start."""
+        """Give the pause image a missing command while the block runs; runc finds out late in a start."""
         with self.without_pause_image():
             config = {**self.pause_image.config, "Entrypoint": ["/missing"]}
             images.load(self.served.engine.api, replace(self.pause_image, config=config))
@@ -71,7 +71,7 @@ class FaultyNode:
 
 @contextmanager
 def run_faulty_node(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator[FaultyNode]:
-    """Run such a server while the block runs."""
+    """Run the server and its surroundings while the block runs."""
     pause_image = replace(pause_image, reference=PAUSE)
     images.load(engine.api, pause_image)
     plugin = FaultyPlugin(dirs.cni_more_bin, real=dirs.cni_bin / "bridge")
@@ -83,7 +83,7 @@ def run_faulty_node(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Itera
             "docker_endpoint": f"unix://{proxy.path}",
             "cni_plugin_timeout": PLUGIN_SECONDS,
             "pod_infra_container_image": PAUSE,
-            "own_exec": "false",  # the faults are those of an exec by Docker
+            "own_exec": "false",  # tests inject faults into Docker's exec
         }
         with serving(engine, dirs, **settings) as served:
             yield FaultyNode(served, proxy, plugin, disk, pause_image)

@@ -1,4 +1,4 @@
-"""A CNI plugin that can fail in every way: the real `bridge`, with a shell script around it that tests write into."""
+"""A CNI plugin that can fail in every way: the real `bridge`, wrapped in a shell script with commands of the test."""
 
 import os
 import select
@@ -29,7 +29,7 @@ exit $code
 
 
 class FaultyPlugin:
-    """The plugin TYPE in a directory of its own. One run at a time."""
+    """The plugin TYPE in a separate directory. It serves one run at a time."""
 
     def __init__(self, directory: Path, *, real: Path) -> None:
         """Write it to `directory`; `real` is the plugin `bridge`."""
@@ -54,7 +54,7 @@ class FaultyPlugin:
 
     @contextmanager
     def held(self, verb: Verb, *, done: bool) -> Iterator["HeldPlugin"]:
-        """Let the next run stand still, with its work `done` or not; what stands is killed when the block ends."""
+        """Hold the next run, before its work or once it is `done`; a held run is killed when the block ends."""
         fifo = self._home / "reached"
         os.mkfifo(fifo)
         held = HeldPlugin(fifo)
@@ -67,7 +67,7 @@ class FaultyPlugin:
             fifo.unlink()
 
     def seen(self, verb: Verb) -> tuple[dict[str, str], bytes]:
-        """Environment and input of the last run."""
+        """Return environment and input of the last run."""
         lines = (self._home / f"env.{verb}").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line), (self._home / f"stdin.{verb}").read_bytes()
 
@@ -82,27 +82,27 @@ class FaultyPlugin:
 
 
 class HeldPlugin:
-    """A run that stands still."""
+    """A run of the plugin that is held."""
 
     def __init__(self, fifo: Path) -> None:
-        # Without O_NONBLOCK the open would wait for the plugin, and for ever if that never comes.
+        # Without O_NONBLOCK the open would wait for the plugin, and for ever if the plugin never runs.
         self._fifo = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         self._pid = 0
         self._has_reached = False
 
     def wait_reached(self) -> None:
-        """Wait until the plugin stands still."""
+        """Wait until the plugin is held."""
         assert self.reached(_REACHED_SECONDS), "the plugin never ran"
 
     def reached(self, seconds: float = 0) -> bool:
-        """Wait up to `seconds` for the plugin to stand still; return whether it does."""
+        """Wait up to `seconds` for the plugin to be held; return whether it is."""
         if not self._has_reached and select.select([self._fifo], [], [], seconds)[0]:
             self._pid = int(os.read(self._fifo, 64))
             self._has_reached = True
         return self._has_reached
 
     def gone(self) -> bool:
-        """Whether the plugin was ended."""
+        """Return whether the plugin's process has ended."""
         try:
             return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except FileNotFoundError:
@@ -116,6 +116,6 @@ class HeldPlugin:
             self._pid = 0
 
     def close(self) -> None:
-        """End what stands, and stop listening."""
+        """Kill a held plugin, and stop listening."""
         self.kill()
         os.close(self._fifo)

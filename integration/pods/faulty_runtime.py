@@ -1,7 +1,7 @@
-"""The OCI runtime's program with a fault at one of its steps. In tests Docker's script starts it in place of that.
+"""The server's OCI runtime with a fault at one of its steps; tests replace the program in Docker's script by it.
 
-The first argument is a file. Its words are the fault, `kill` or `full`, and the number of the step where it happens;
-without them each step is written to it. Steps are what changes something outside of the process, in order.
+The first argument is a file with two words: the fault, `kill` or `full`, and the number of the step where it happens.
+An empty file gets the name of each step. Steps are the calls that change something outside of the process, in order.
 """
 
 import builtins
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = ("kill", "full")
-"""SIGKILL before the step; and no room, as of a file system or a limit of the kernel, in place of it."""
+"""SIGKILL before the step, or ENOSPC in its place, as from a full file system or a limit of the kernel."""
 _STEPS = {
     "kernel": ("mount", "unmount", "unshare", "set_namespace", "clone_tree", "attach", "map_ids", "open_inside"),
     "os": ("mkdir", "replace", "fchmod", "fchown", "chdir", "fork", "pipe", "execvp"),
@@ -22,11 +22,11 @@ _STEPS = {
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shim.oci_runtime import command, kernel  # noqa: E402 - isolated from all packages, as the program is
+from shim.oci_runtime import command, kernel  # noqa: E402 - without installed packages, like the program
 
 
 class Fault:
-    """Counts steps, and lets one of them fail."""
+    """Counts steps, and fails one of them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Fault:
         self._process = os.getpid()
 
     def step(self, name: str) -> None:
-        """Count a step that is about to be done, not those of child processes."""
+        """Count a step of this process before it is done; steps of child processes do not count."""
         if os.getpid() != self._process:
             return
         self._done += 1
@@ -49,7 +49,7 @@ class Fault:
             raise OSError(errno.ENOSPC, f"{name}: {os.strerror(errno.ENOSPC)}")
 
     def before(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function with a step before it."""
+        """Return `call`, preceded by a step."""
 
         def counted(*arguments: Any, **options: Any) -> Any:
             self.step(name)
@@ -71,7 +71,7 @@ def main() -> None:
             fault.step(f"write {Path(path).name}")
         return opened(path, mode, *arguments, **options)
 
-    builtins.open = opened_to_write  # type: ignore[assignment] # it has the overloads of the other
+    builtins.open = opened_to_write  # type: ignore[assignment] # `open` has overloads
     command.main(sys.argv[2:])
 
 

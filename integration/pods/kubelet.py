@@ -1,4 +1,4 @@
-"""What a kubelet does with pods, as far as the tests need it."""
+"""The calls that a kubelet makes for pods, as far as the tests need them."""
 
 import secrets
 from collections.abc import Callable
@@ -34,19 +34,19 @@ KUBELETS_PATHS = {
     ],
     "readonly_paths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
 }
-"""What a kubelet sends for every container, also for a privileged one, unless the pod wants an unmasked /proc."""
+"""Sent by a kubelet for every container, privileged or not, unless the pod wants an unmasked /proc."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox: its id, and what it was made of."""
+    """A pod sandbox: its id and its configuration."""
 
     id: str
     config: pb.PodSandboxConfig
 
 
 class Kubelet:
-    """Makes pods and containers under names of their own, and removes them all in the end."""
+    """Makes pods and containers under unused names, and removes them all in the end."""
 
     def __init__(self, cri: Cri, image: str) -> None:
         self.cri = cri
@@ -76,17 +76,17 @@ class Kubelet:
         return container_id
 
     def adopt(self, sandbox_id: str) -> None:
-        """Remove a pod at the end that was made otherwise."""
+        """Remove this pod at the end as well, which was made otherwise."""
         self._pods.append(sandbox_id)
 
     def inside(self, container_id: str, script: str) -> str:
-        """Run a shell script in a container, and give all it prints."""
+        """Run a shell script in a container; return its stdout and stderr."""
         answer = self.cri.exec(container_id, "sh", "-c", script)
         return (answer.stdout + answer.stderr).decode()
 
     def remove_all(self) -> None:
-        """Remove what was made, containers first: a pod may be there for longer."""
-        with ExitStack() as removals:  # last in, first out; each is made, also after one that fails
+        """Remove all containers, then all pods; a pod of another fixture stays."""
+        with ExitStack() as removals:  # last in, first out; all run, also after a failure
             for sandbox_id in self._pods:
                 removals.callback(self.cri.remove, sandbox_id)
             for container_id in self._containers:
@@ -106,12 +106,12 @@ def in_context(**fields: Any) -> dict[str, Any]:
 
 
 def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
-    """Let a container have these namespaces: `pid`, `ipc` and so on."""
+    """Return the field `linux` of a container with these namespaces: `pid`, `ipc` and so on."""
     return secured(namespace_options=pb.NamespaceOption(**options))["linux"]
 
 
 def pid_of(served: Served, container_id: str) -> int:
-    """Return the first process of a container, once it has executed its program: until then it is runc's."""
+    """Return the pid of a container's first process, once it has executed its program; until then it runs runc."""
     pid = int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
     wait_until(lambda: not _comm(pid).startswith("runc"))
     return pid
@@ -125,45 +125,45 @@ def _comm(pid: int) -> str:
 
 
 def docker_name(served: Served, container_id: str) -> str:
-    """Return what a container is called in `docker ps`."""
+    """Return a container's name in `docker ps`."""
     return str(served.engine.api.inspect_container(container_id)["Name"]).removeprefix("/")
 
 
 def proc_status(served: Served, container_id: str) -> dict[str, list[str]]:
-    """Fields of /proc/<pid>/status of a container's first process."""
+    """Return the fields of /proc/<pid>/status of a container's first process."""
     lines = Path(f"/proc/{pid_of(served, container_id)}/status").read_text().splitlines()
     return {key: value.split() for key, value in (line.split(":", 1) for line in lines)}
 
 
 def wait_image(cri: Cri, reference: str) -> None:
-    """Wait until the server knows an image that was just loaded."""
+    """Wait until the server lists an image that was just loaded."""
     wait_until(lambda: has_image(cri, reference))
 
 
 def wait_no_image(cri: Cri, reference: str) -> None:
-    """Wait until the server knows that an image was removed."""
+    """Wait until the server no longer lists an image."""
     wait_until(lambda: not has_image(cri, reference))
 
 
 def has_image(cri: Cri, reference: str) -> bool:
-    """Whether the server knows an image."""
+    """Return whether the server knows an image."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
     return cri.images.ImageStatus(request).HasField("image")
 
 
 def unused_name(prefix: str) -> str:
-    """Make up a name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{prefix}-{secrets.token_hex(3)}"
 
 
 def failure(raised: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCode, str]:
-    """Code and message of an RPC that failed."""
+    """Return code and message of an RPC that failed."""
     error: Any = raised.value
     return error.code(), error.details()
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    """Code and message with which a call fails."""
+    """Return code and message of a call that must fail."""
     with pytest.raises(grpc.RpcError) as raised:
         call()
     return failure(raised)

@@ -1,4 +1,4 @@
-"""Requests that are wrong, and those that ask for what Docker cannot do: a clear error, and nothing left behind."""
+"""Invalid requests, and requests that Docker cannot fulfil, fail with a clear error and leave nothing."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ LONG = "x" * 254
 
 @pytest.fixture(scope="module")
 def _untouched(served: Served, pod: Pod) -> Iterator[None]:
-    """Hold that no test of this file leaves anything: a snapshot before all and one after, since each takes time."""
+    """Assert that all tests of this file together leave nothing; a snapshot for each would take long."""
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
     before = served.snapshot()
     yield
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("_untouched")
 
 
 def refused(call: Callable[[], object], *, field: str, code: grpc.StatusCode = Code.INVALID_ARGUMENT) -> None:
-    """Hold that a call fails with a code and names a field."""
+    """Assert that a call fails with `code` and names `field`."""
     with pytest.raises(grpc.RpcError) as refusal:
         call()
     reported, message = failure(refusal)
@@ -109,11 +109,11 @@ def test_a_pod_needs_a_configuration(cri: Cri) -> None:
     ("annotation", "value"),
     [("kubernetes.io/ingress-bandwidth", "fast"), ("kubernetes.io/egress-bandwidth", "1")],
 )
-def test_a_bandwidth_that_is_none_is_refused(cri: Cri, annotation: str, value: str) -> None:
+def test_an_invalid_bandwidth_is_refused(cri: Cri, annotation: str, value: str) -> None:
     refused(lambda: cri.run(pod_config("bad", annotations={annotation: value})), field=annotation)
 
 
-def test_user_namespace_without_mappings_is_refused(cri: Cri) -> None:
+def test_a_user_namespace_without_mappings_is_refused(cri: Cri) -> None:
     options = pb.NamespaceOption(userns_options=pb.UserNamespace(mode=pb.POD))
     config = pod_config("bad", linux=in_context(namespace_options=options)["linux"])
 
@@ -196,7 +196,7 @@ def test_a_container_is_refused_by_the_name_of_the_field(
         ("sandbox_config", "sandbox_config is missing"),
     ],
 )
-def test_a_container_needs_all_of_its_request(
+def test_create_container_needs_every_part_of_its_request(
     served: Served, pod: Pod, images: Images, missing: str, field: str
 ) -> None:
     request = pb.CreateContainerRequest(
@@ -226,7 +226,7 @@ CANNOT: list[tuple[grpc.StatusCode, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("code", "field", "fields"), [pytest.param(*row, id=row[1]) for row in CANNOT])
-def test_a_container_is_never_weaker_than_asked_for(
+def test_a_restriction_that_docker_cannot_apply_is_refused(
     served: Served, pod: Pod, images: Images, code: grpc.StatusCode, field: str, fields: dict[str, Any]
 ) -> None:
     refused(creation(served, pod, images, **fields), field=field, code=code)

@@ -1,4 +1,4 @@
-"""The directory of CNI configurations: what is put there, or taken away, takes effect soon."""
+"""The directory of CNI configurations: added, changed and removed files take effect soon."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ LINK = "dead0"
 
 @pytest.fixture
 def emptied(served: Served) -> Iterator[Path]:
-    """The directory without the usual network, which comes back afterwards."""
+    """The directory without the usual network, which is restored afterwards."""
     usual = served.dirs.cni_conf / "10-pods.conflist"
     content = usual.read_text()
     usual.unlink()
@@ -39,7 +39,7 @@ def condition(served: Served) -> pb.RuntimeCondition:
 
 
 def wait_network(served: Served, *, ready: bool, says: str = "") -> pb.RuntimeCondition:
-    """Wait for the condition, and return it."""
+    """Wait until NetworkReady has this value and message, and return it."""
 
     def fits() -> bool:
         now = condition(served)
@@ -89,7 +89,7 @@ def test_a_changed_file_takes_effect(served: Served, emptied: Path) -> None:
 
 
 def test_a_file_that_is_moved_in_takes_effect(served: Served, emptied: Path, tmp_path: Path) -> None:
-    # As installers write it: complete under another name first.
+    # As installers do: written whole under another name first.
     new = emptied / ".50-new.conflist.tmp"
     new.write_text(conflist(bridge(served.dirs.cni_leases), name="moved"))
 
@@ -165,7 +165,7 @@ def test_a_plugin_that_appears_makes_the_network_ready(served: Served, emptied: 
 
 @pytest.fixture
 def hanging(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[tuple[Served, HangingVolume]]:  # noqa: ARG001 - images must be there
-    """A server whose directory of configurations is a volume that can hang; the network is the node's alone."""
+    """A server whose configuration directory is on a volume that can hang; no other server uses its network."""
     file = conflist(bridge(node_dirs.cni_leases, link=LINK, subnets=("10.98.0.0/16",)), name="dead").encode()
     volume = HangingVolume(node_dirs.cni_conf, name="10-dead.conflist", content=file)
     try:
@@ -175,7 +175,9 @@ def hanging(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[tup
         volume.close()
 
 
-def test_a_directory_that_hangs_keeps_its_network(hanging: tuple[Served, HangingVolume], images: Images) -> None:
+def test_the_network_stays_ready_while_its_directory_hangs(
+    hanging: tuple[Served, HangingVolume], images: Images
+) -> None:
     served, volume = hanging
     kubelet = Kubelet(served.cri, images.busybox)
     with volume.hanging():
@@ -187,7 +189,7 @@ def test_a_directory_that_hangs_keeps_its_network(hanging: tuple[Served, Hanging
     wait_until(lambda: "does not answer" not in condition(served).message)
 
 
-def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, HangingVolume], images: Images) -> None:
+def test_a_server_starts_while_the_directory_hangs(hanging: tuple[Served, HangingVolume], images: Images) -> None:
     served, volume = hanging
     kubelet = Kubelet(served.cri, images.busybox)
     before = served.snapshot()
@@ -205,7 +207,7 @@ def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, Han
         assert f"{volume.path} does not answer" in failure(refusal)[1]
         assert kubelet.cri.exec(container, "true").exit_code == 0
         kubelet.started(kubelet.pod(linux=HOST_NETWORK))
-        # Nothing of the server waits in the kernel: it can end, and its successor start.
+        # No thread of the server blocks in the kernel: it can end, and its successor start.
         served.server.stop()
         served.restart()
         assert not condition(served).status
@@ -217,7 +219,7 @@ def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, Han
 
 @pytest.fixture
 def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[tuple[Served, HangingVolume]]:  # noqa: ARG001 - as above
-    """A server that writes its network itself, of a template on a volume that can hang."""
+    """A server that writes its network from a template on a volume that can hang."""
     template = conflist(bridge(node_dirs.cni_leases, link=LINK, subnets=("10.98.0.0/16",)), name="written").encode()
     volume = HangingVolume(node_dirs.state.with_name("templates"), name="cni.template", content=template)
     settings = {"cni_conf_template": volume.file, "pod_cidr": "10.98.0.0/16"}
@@ -228,7 +230,7 @@ def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[t
         volume.close()
 
 
-def test_a_template_that_hangs_costs_only_what_is_made_of_it(
+def test_a_template_that_hangs_keeps_only_its_network_from_being_written(
     templated: tuple[Served, HangingVolume], images: Images
 ) -> None:
     served, volume = templated
@@ -248,7 +250,7 @@ def test_a_template_that_hangs_costs_only_what_is_made_of_it(
 
 
 def updated(served: Served, config: pb.UpdateRuntimeConfigRequest) -> bool:
-    """Whether the configuration is taken; a volume is in use again once all that waited for it was answered."""
+    """Return whether the server accepts it: it uses a volume again once all its pending calls on it returned."""
     try:
         served.cri.runtime.UpdateRuntimeConfig(config)
     except grpc.RpcError as error:

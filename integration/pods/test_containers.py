@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def ended(cri: Cri, container_id: str) -> pb.ContainerStatus:
-    """Wait for the end of a container, and give its status."""
+    """Wait for the exit of a container, and return its status."""
 
     def status() -> pb.ContainerStatus | None:
         found = cri.container_status(container_id)
@@ -28,7 +28,7 @@ def ended(cri: Cri, container_id: str) -> pb.ContainerStatus:
 # --- states, reasons and times ----------------------------------------------------------------------------
 
 
-def test_times_are_nanoseconds_and_0_stands_for_never(kubelet: Kubelet, pod: Pod) -> None:
+def test_times_are_nanoseconds_and_0_means_never(kubelet: Kubelet, pod: Pod) -> None:
     before = time.time_ns()
     container = kubelet.created(pod)
     created = kubelet.cri.container_status(container)
@@ -52,8 +52,10 @@ def test_times_are_nanoseconds_and_0_stands_for_never(kubelet: Kubelet, pod: Pod
     [("exit 0", 0, "Completed"), ("exit 3", 3, "Error"), ("kill -9 $$", 137, "Error")],
     ids=["completed", "error", "killed"],
 )
-def test_an_end_has_its_code_and_reason(kubelet: Kubelet, pod: Pod, command: str, exit_code: int, reason: str) -> None:
-    # Pods share their processes: the shell is not process 1, which no signal from inside would reach.
+def test_an_exited_container_has_its_code_and_reason(
+    kubelet: Kubelet, pod: Pod, command: str, exit_code: int, reason: str
+) -> None:
+    # The pod shares its processes: a shell that were process 1 could not be signalled from inside.
     container = kubelet.started(pod, "sh", "-c", command)
 
     status = ended(kubelet.cri, container)
@@ -104,7 +106,7 @@ def trapping(kubelet: Kubelet, pod: Pod, trap: str, **fields: Any) -> str:
     return container
 
 
-def test_stop_gives_the_grace_period(kubelet: Kubelet, pod: Pod) -> None:
+def test_stop_waits_for_the_grace_period(kubelet: Kubelet, pod: Pod) -> None:
     container = trapping(kubelet, pod, "'exit 7' TERM")
 
     kubelet.cri.stop_container(container, timeout=20)
@@ -113,7 +115,7 @@ def test_stop_gives_the_grace_period(kubelet: Kubelet, pod: Pod) -> None:
     assert (status.state, status.exit_code) == (pb.CONTAINER_EXITED, 7)
 
 
-def test_stop_kills_what_outlives_its_grace_period(kubelet: Kubelet, pod: Pod) -> None:
+def test_stop_kills_after_the_grace_period(kubelet: Kubelet, pod: Pod) -> None:
     container = trapping(kubelet, pod, "'' TERM")
 
     began = time.monotonic()
@@ -133,7 +135,7 @@ def test_a_second_stop_shortens_the_grace_period(kubelet: Kubelet, pod: Pod) -> 
     first.result(timeout=60)
 
 
-def test_the_stop_signal_is_the_one_asked_for(kubelet: Kubelet, pod: Pod) -> None:
+def test_stop_sends_the_requested_signal(kubelet: Kubelet, pod: Pod) -> None:
     container = trapping(kubelet, pod, "'exit 9' USR1", stop_signal=pb.SIGNAL_SIGUSR1)
 
     kubelet.cri.stop_container(container, timeout=20)
@@ -179,7 +181,9 @@ def test_the_log_path_is_below_the_pods_directory(kubelet: Kubelet, served: Serv
     assert kubelet.cri.container_status(container).log_path == str(served.dirs.logs / "some-pod/main/0.log")
 
 
-def test_labels_of_an_image_are_not_the_containers(kubelet: Kubelet, pod: Pod, images: Images, served: Served) -> None:
+def test_labels_of_an_image_do_not_become_the_containers(
+    kubelet: Kubelet, pod: Pod, images: Images, served: Served
+) -> None:
     injected = {
         "io.kubernetes.docker.type": "podsandbox",
         "io.kubernetes.sandbox.id": "0" * 64,
@@ -207,7 +211,7 @@ def test_labels_of_an_image_are_not_the_containers(kubelet: Kubelet, pod: Pod, i
         served.engine.api.remove_image(reference)
 
 
-def test_a_container_that_a_user_makes_of_such_an_image_is_not_listed(served: Served, images: Images) -> None:
+def test_a_users_container_of_an_imitating_image_is_not_listed(served: Served, images: Images) -> None:
     reference = "node.test/labelled:2"
     labels = {"io.kubernetes.docker.type": "podsandbox", "io.pydockershim.config": "{}"}
     images.load(reference, {"Labels": labels})
@@ -225,7 +229,7 @@ def test_a_container_that_a_user_makes_of_such_an_image_is_not_listed(served: Se
         api.remove_image(reference)
 
 
-def test_an_image_that_is_not_here_is_not_found(kubelet: Kubelet, pod: Pod) -> None:
+def test_a_container_of_a_missing_image_is_not_found(kubelet: Kubelet, pod: Pod) -> None:
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, image="node.test/no/such:image")
 

@@ -26,7 +26,7 @@ READS: dict[str, Callable[[Cri], object]] = {
 
 
 def code_of(call: Callable[[Cri], object], cri: Cri) -> grpc.StatusCode:
-    """How a call ends."""
+    """Return the status code of a call."""
     try:
         call(cri)
     except grpc.RpcError as error:
@@ -36,14 +36,14 @@ def code_of(call: Callable[[Cri], object], cri: Cri) -> grpc.StatusCode:
 
 
 def condition(cri: Cri, kind: str) -> pb.RuntimeCondition:
-    """One condition of Status."""
+    """Return a condition of Status."""
     conditions = cri.runtime.Status(pb.StatusRequest()).status.conditions
     return next(condition for condition in conditions if condition.type == kind)
 
 
 @pytest.fixture
 def _running_after(served: Served) -> Iterator[None]:
-    """Have Docker back after the test, and known to be."""
+    """Start Docker again after the test, and wait until the server knows."""
     yield
     if not served.engine.daemon.running:
         served.engine.start()
@@ -70,7 +70,7 @@ def test_without_docker_nothing_is_listed_as_empty(served: Served, images: Image
     served.engine.start()
     wait_until(lambda: code_of(READS["ListPodSandbox"], cri) == grpc.StatusCode.OK)
     assert condition(cri, "RuntimeReady").status
-    # Without live-restore a daemon ends its containers, or finds them ended by the next.
+    # Without live-restore a stopping daemon ends its containers, and a restarted one reports them as ended.
     assert cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY
     assert cri.container_status(container).state == pb.CONTAINER_EXITED
     kubelet.remove_all()

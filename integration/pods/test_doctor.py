@@ -1,4 +1,4 @@
-"""What `pydockershim doctor` says of a node where pods run, and of one where Docker is gone."""
+"""Findings of `pydockershim doctor` on a node where pods run, without Docker, and with each kind of mistake."""
 
 import json
 import os
@@ -40,11 +40,11 @@ def flags(settings: Mapping[str, object]) -> list[str]:
 
 
 def levels(reported: str) -> dict[str, str]:
-    """Level by subject, of lines that are no advice."""
+    """Map the subject of each finding to its level; lines with advice are skipped."""
     return {line[6:].split("  ")[0]: line[:6].strip() for line in reported.splitlines() if line[:6].strip()}
 
 
-def test_a_node_where_pods_run(served: Served) -> None:
+def test_doctor_finds_no_error_on_a_node_where_pods_run(served: Served) -> None:
     before = served.snapshot()
     reported = doctor(served)
 
@@ -56,7 +56,7 @@ def test_a_node_where_pods_run(served: Served) -> None:
     assert served.snapshot() == before
 
 
-def test_a_node_without_docker(served: Served, tmp_path: Path) -> None:
+def test_doctor_reports_docker_that_does_not_answer(served: Served, tmp_path: Path) -> None:
     reported = doctor(served, docker_endpoint=f"unix://{tmp_path}/absent.sock", cni_conf_dir=tmp_path)
 
     assert reported.returncode == 1
@@ -72,7 +72,7 @@ def findings(served: Served, *, prefix: Sequence[str] = (), **settings: object) 
 
 @dataclass
 class Node:
-    """A node in the making: a directory for its files, and what doctor is started with."""
+    """A node that a test sets up: a directory for its files, and doctor's settings."""
 
     path: Path
     settings: dict[str, Any]
@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[Callable[[Node], None], str, str, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_found_first_with_what_mends_it(served: Served, tmp_path: Path, wrong: str) -> None:
+def test_doctor_finds_each_mistake_first_and_gives_its_remedy(served: Served, tmp_path: Path, wrong: str) -> None:
     breaks, level, subject, command = WRONG[wrong]
     node = Node(
         tmp_path, {"kubelet_root_dir": tmp_path / "kubelet", "cni_conf_dir": tmp_path / "net.d"}, served.dirs.socket

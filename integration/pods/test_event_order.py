@@ -1,4 +1,4 @@
-"""Events are on their streams before the answers of the RPCs that caused them, with Docker and CNI below."""
+"""Events are sent before the answers of the RPCs that caused them, with real Docker and CNI."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from tests.cri.event_order import LARGE, Caller, channel
 from tests.cri.frames import Relay
 
 DROPPED_AFTER = 5
-"""Pods, each with eight events of 8 KiB: many times what a client that does not read takes."""
+"""Number of pods, each with eight events of 8 KiB: many times the buffer of a client that does not read."""
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def relay(served: Served) -> Relay:
 
 
 def check_dropped(stream: Iterator[pb.ContainerEventResponse]) -> None:
-    """Check what a client finds that has not read for so long."""
+    """Check that the stream of a client that has not read ends with an error."""
     with pytest.raises(grpc.RpcError) as caught:
         list(stream)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_events_leave_before_answers_although_one_of_three_does_not_read(
+def test_events_are_sent_before_answers_although_a_client_of_three_does_not_read(
     served: Served, images: Images, relay: Relay, request: pytest.FixtureRequest
 ) -> None:
     relay.start()

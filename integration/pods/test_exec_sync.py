@@ -20,7 +20,7 @@ LIMIT = 16 << 20
 
 @pytest.fixture(scope="module")
 def container(served: Served, pod: Pod, images: Images) -> Iterator[str]:
-    """One running container for all tests of this file."""
+    """A running container that the tests of this file share."""
     made = served.cri.create(pod.id, container_config("box", image=images.busybox), pod=pod.config)
     served.cri.start(made)
     yield made
@@ -28,7 +28,7 @@ def container(served: Served, pod: Pod, images: Images) -> Iterator[str]:
 
 
 def processes(marker: str) -> list[int]:
-    """Pids of processes whose command line has the marker."""
+    """Return the pids of processes whose command line has the marker."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -40,7 +40,7 @@ def processes(marker: str) -> list[int]:
 
 
 def leads_its_group(pid: int) -> bool:
-    """Whether a process leads its process group, as one does that Docker has begun."""
+    """Return whether a process leads its process group, as a process started by Docker does."""
     try:
         return os.getpgid(pid) == pid
     except ProcessLookupError:
@@ -65,13 +65,13 @@ def test_output_is_bytes(kubelet: Kubelet, container: str) -> None:
     assert answer.stdout == b"\xff\x00\n\x01"
 
 
-def test_input_is_at_its_end(kubelet: Kubelet, container: str) -> None:
+def test_standard_input_is_empty(kubelet: Kubelet, container: str) -> None:
     assert kubelet.cri.exec(container, "cat").exit_code == 0
 
 
-# Engine 20.10 knows a missing program only by the words of another runc.
+# Engine 20.10 recognises a missing program only by the message of another runc.
 @pytest.mark.parametrize(("command", "codes"), [("/no/such/program", {126, 127}), ("/etc/passwd", {126})])
-def test_what_cannot_be_run_has_the_codes_of_a_shell(
+def test_a_program_that_cannot_run_gives_the_exit_codes_of_a_shell(
     kubelet: Kubelet, container: str, command: str, codes: set[int]
 ) -> None:
     answer = kubelet.cri.exec(container, command)
@@ -106,8 +106,8 @@ def test_at_the_deadline_the_process_is_gone(kubelet: Kubelet, container: str, s
     with pytest.raises(grpc.RpcError) as over:
         kubelet.cri.exec(container, "sh", "-c", script.format(marker), f"own-{marker}", timeout=1)
 
-    # The process itself; what it has started has no owner any more. A shell's child has its command line until it runs
-    # a program of its own, and is killed with it.
+    # Only the process is killed, not its children. A shell's child has the shell's command line until it executes
+    # another program, and is killed until then.
     left = [pid for pid in processes(f"own-{marker}") if leads_its_group(pid)]
     assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
     assert 1 <= time.monotonic() - began < 60
@@ -137,7 +137,7 @@ def test_a_process_that_closes_its_output_is_killed_as_well(kubelet: Kubelet, co
     assert processes(f"600.{marker}") == []
 
 
-def test_a_command_that_docker_cannot_begin_is_answered_in_time_and_killed_later(
+def test_an_exec_that_docker_cannot_start_is_answered_in_time_and_killed_later(
     served: Served, kubelet: Kubelet, pod: Pod
 ) -> None:
     container = kubelet.started(pod, linux=pb.LinuxContainerConfig())
@@ -155,7 +155,7 @@ def test_a_command_that_docker_cannot_begin_is_answered_in_time_and_killed_later
     finally:
         os.kill(hanging, signal.SIGCONT)
 
-    # The next command begins behind it.
+    # Docker starts the next command after it.
     assert kubelet.cri.exec(container, "true").exit_code == 0
     wait_until(lambda: not processes(f"600.{marker}"))
 
@@ -171,7 +171,7 @@ def test_a_process_whose_client_has_gone_is_killed(kubelet: Kubelet, container: 
     wait_until(lambda: not processes(f"600.{marker}"))
 
 
-def test_a_container_that_does_not_run_refuses(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_exec_in_a_container_that_does_not_run_is_refused(kubelet: Kubelet, pod: Pod) -> None:
     created = kubelet.created(pod)
 
     with pytest.raises(grpc.RpcError) as refusal:
@@ -187,7 +187,7 @@ def test_an_unknown_container_is_not_found(kubelet: Kubelet) -> None:
     assert failure(refusal)[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_the_end_of_the_container_ends_the_command(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_exec_ends_with_its_container(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=pb.LinuxContainerConfig())
     marker = str(int(unused_name("")[1:], 16))
     answers: list[pb.ExecSyncResponse] = []
@@ -202,7 +202,7 @@ def test_the_end_of_the_container_ends_the_command(kubelet: Kubelet, pod: Pod) -
 
 
 @pytest.mark.parametrize("how", ["killed", "drained"])
-def test_the_next_server_ends_what_an_earlier_one_could_not(faulty_node: FaultyNode, images: Images, how: str) -> None:
+def test_a_server_kills_orphaned_execs_of_its_predecessor(faulty_node: FaultyNode, images: Images, how: str) -> None:
     kubelet = Kubelet(faulty_node.cri, images.busybox)
     container = kubelet.started(kubelet.pod())
     marker = str(int(unused_name("")[1:], 16))
@@ -214,8 +214,8 @@ def test_the_next_server_ends_what_an_earlier_one_could_not(faulty_node: FaultyN
 
     if how == "killed":
         faulty_node.served.server.kill()
-        faulty_node.served.server.socket.unlink()  # its appearance is what a start waits for
-    else:  # it cannot end it meanwhile
+        faulty_node.served.server.socket.unlink()  # a start waits for its appearance
+    else:  # while this server cannot kill it
         with faulty_node.proxy.refused("GET /exec/.*/json", every=True):
             faulty_node.served.server.stop()
     assert call.exception()

@@ -1,6 +1,6 @@
-"""Pods of many containers whose processes end at once: teardown takes seconds, and containerd keeps nothing.
+"""Pods of many containers whose processes exit at once: teardown takes seconds, and containerd keeps nothing.
 
-`--exit-storms` runs all of the matrix; without it a few that took minutes when all containers of a pod had one
+`--exit-storms` runs the whole matrix; without it a few cases that took minutes when all containers of a pod shared a
 containerd-shim.
 """
 
@@ -29,20 +29,20 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 SECONDS = 3.0
-"""For StopPodSandbox and RemovePodSandbox, and for containerd to be through; with StopContainer of all before it."""
+"""Seconds for StopPodSandbox, RemovePodSandbox and containerd's cleanup, including StopContainer of all containers."""
 BESIDE_OTHERS = 10.0
-"""The same without `--exit-storms`, beside other tests."""
+"""The same bound without `--exit-storms`, while other tests run."""
 
 PIDS = {"own pids": pb.CONTAINER, "shared pids": pb.POD, "pids of the node": pb.NODE}
 _SCRIPT = "trap 'exit 0' TERM; (: </go/fifo) & wait; x=$(head -c 400000000 /dev/zero | tr '\\0' x)"
-"""Waits, and takes more memory than there is for the pod when the pipe is opened."""
+"""Waits until the pipe is opened, then allocates more memory than the pod may have."""
 _ROOM = 8 << 20
-"""Bytes that the pod may take then, beyond those that it has."""
+"""The pod's memory limit then, in bytes above its usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """A pod of many containers, its control group, and what is going on in it."""
+    """A pod of many containers, and the starts in progress."""
 
     served: Served
     id: str
@@ -58,12 +58,12 @@ class Storm:
 
 
 def _end_by_stop_pod_sandbox(storm: Storm) -> None:
-    """Leave all to StopPodSandbox."""
+    """Leave all containers to StopPodSandbox."""
     del storm
 
 
 def _end_by_stop_container(storm: Storm) -> None:
-    """Do as a kubelet does: StopContainer of all at once. A shell that has just begun ends after its grace period."""
+    """Call StopContainer for all at once, as a kubelet does. A shell that just started needs the grace period."""
     cri = storm.served.cri
     listed = [container.id for container in cri.containers(pod_sandbox_id=storm.id)]
     with ThreadPoolExecutor(len(listed)) as pool:
@@ -71,7 +71,7 @@ def _end_by_stop_container(storm: Storm) -> None:
 
 
 def _end_by_memory(storm: Storm) -> None:
-    """Let each container take more memory than the pod may have, until the kernel has killed all that had begun."""
+    """Make each container allocate more memory than the pod may have, until the kernel has killed all of them."""
     group = Path("/sys/fs/cgroup/memory", storm.cgroup.strip("/"))
     if not group.is_dir():
         pytest.skip("the limit of a pod is set by a file of cgroup v1 here")
@@ -86,7 +86,7 @@ def _end_by_memory(storm: Storm) -> None:
 
 
 def _end_by_signal(storm: Storm) -> None:
-    """Kill every process of the pod from outside."""
+    """Kill every process of the pod from the node."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             if storm.cgroup in (path / "cgroup").read_text():
@@ -117,13 +117,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def bound(pytestconfig: pytest.Config) -> float:
-    """How many seconds the end of a pod may take."""
+    """Seconds that the teardown of a pod may take."""
     return allowed(SECONDS if pytestconfig.getoption("--exit-storms") else BESIDE_OTHERS)
 
 
 @pytest.fixture
 def make_storm(served: Served, images: Images, tmp_path: Path) -> Iterator[Callable[..., Storm]]:
-    """Give a maker of pods whose containers are started side by side; nothing may be left of them in the end."""
+    """Provide a maker of pods whose containers start concurrently; in the end nothing of the pods may be left."""
     before = served.snapshot(), shims(served.engine), tasks(served.engine)
     with ThreadPoolExecutor(64) as pool:
         yield lambda **how: _make(served, images, tmp_path, pool, **how)
@@ -133,7 +133,7 @@ def make_storm(served: Served, images: Images, tmp_path: Path) -> Iterator[Calla
 def _make(
     served: Served, images: Images, home: Path, pool: ThreadPoolExecutor, *, size: int, pids: str, most: int = 0
 ) -> Storm:
-    """Begin to start a pod's containers, and return when `most` of them are started, or all."""
+    """Start a pod's containers in threads, and return once `most` of them, or all, are started."""
     cri, name = served.cri, unused_name("storm")
     os.mkfifo(home / "fifo")
     options = pb.NamespaceOption(pid=PIDS[pids])
@@ -177,7 +177,7 @@ def _remove(storm: Storm) -> None:
     storm.served.cri.remove(storm.id)
 
 
-def test_a_pod_that_ends_at_once_is_gone_in_seconds(
+def test_a_pod_whose_containers_exit_at_once_is_torn_down_in_seconds(
     served: Served, make_storm: Callable[..., Storm], bound: float, size: int, pids: str, phase: str, end: str
 ) -> None:
     before = shims(served.engine), tasks(served.engine)
@@ -200,7 +200,7 @@ def test_a_pod_that_ends_at_once_is_gone_in_seconds(
     ("size", "pids", "execs"),
     [(10, "shared pids", 4), (8, "own pids", 8), (1, "own pids", 60)],
 )
-def test_a_pod_with_execs_is_gone_in_seconds(
+def test_a_pod_with_running_execs_is_torn_down_in_seconds(
     served: Served, make_storm: Callable[..., Storm], bound: float, size: int, pids: str, execs: int
 ) -> None:
     before = shims(served.engine), tasks(served.engine)

@@ -26,21 +26,21 @@ Code = grpc.StatusCode
 
 @dataclass(frozen=True)
 class Step:
-    """How one step fails, and what the error of the RPC then is."""
+    """A step's failure, and the resulting error of the RPC."""
 
     name: str
     failing: Callable[[FaultyNode], AbstractContextManager[object]]
     code: grpc.StatusCode
     says: str
     leaves: bool = False
-    """Whether something is there until Stop and Remove, since the undo fails as well or cannot know of it."""
+    """Whether something stays until Stop and Remove, because the rollback fails as well or cannot know of it."""
     unfinished: Callable[[FaultyNode], AbstractContextManager[object]] = lambda _: nullcontext()
-    """A further failure, which lasts until the kubelet has called Stop and failed."""
+    """A second failure, which lasts until a call of Stop has failed."""
 
 
 @contextmanager
 def full_disk_after(faulty_node: FaultyNode, call: str) -> Iterator[None]:
-    """Leave no room on the disk once Docker has done `call`."""
+    """Fill the disk once Docker has done `call`."""
     try:
         with faulty_node.proxy.followed(call, faulty_node.disk.fill):
             yield
@@ -50,7 +50,7 @@ def full_disk_after(faulty_node: FaultyNode, call: str) -> Iterator[None]:
 
 @contextmanager
 def emptied_resolv_conf(faulty_node: FaultyNode) -> Iterator[None]:
-    """Empty the pod's resolv.conf while pause starts, and the disk have no room to write it again."""
+    """Empty the pod's resolv.conf while pause starts, and fill the disk so that it cannot be written again."""
 
     def change() -> None:
         for path in (faulty_node.served.dirs.state / "resolv-conf").iterdir():
@@ -66,7 +66,7 @@ def emptied_resolv_conf(faulty_node: FaultyNode) -> Iterator[None]:
 
 @contextmanager
 def pause_that_dies(faulty_node: FaultyNode) -> Iterator[None]:
-    """Let pause be killed while it starts."""
+    """Kill pause while it starts."""
 
     def kill() -> None:
         api = faulty_node.served.engine.api
@@ -80,7 +80,7 @@ def pause_that_dies(faulty_node: FaultyNode) -> Iterator[None]:
 
 @contextmanager
 def plugin_that_vanishes(faulty_node: FaultyNode) -> Iterator[None]:
-    """Let the plugin's binary be gone once pause has been created."""
+    """Remove the plugin's binary once pause has been created."""
     binary = faulty_node.plugin.directory / TYPE
     hidden = binary.with_suffix(".hidden")
     with faulty_node.proxy.followed(CREATE, lambda: binary.rename(hidden)):
@@ -160,7 +160,7 @@ def test_a_step_that_fails_leaves_nothing(faulty_node: FaultyNode, step: Step) -
 
 
 @every_step
-def test_the_second_try_works(faulty_node: FaultyNode, step: Step) -> None:
+def test_a_second_run_succeeds_after_a_failed_step(faulty_node: FaultyNode, step: Step) -> None:
     config = pod_config(unused_name("failing"))
     before = faulty_node.snapshot()
     with step.unfinished(faulty_node), step.failing(faulty_node), pytest.raises(grpc.RpcError):
@@ -191,7 +191,7 @@ def test_a_full_disk_does_not_keep_a_pod_from_being_stopped_and_removed(faulty_n
 
 
 @pytest.mark.parametrize("verb", [Cri.stop, Cri.remove], ids=["Stop", "Remove"])
-def test_a_release_that_fails_is_repeated_until_it_succeeds(
+def test_a_failed_network_release_is_repeated_until_it_succeeds(
     faulty_node: FaultyNode, verb: Callable[[Cri, str], None]
 ) -> None:
     before = faulty_node.snapshot()
@@ -213,8 +213,8 @@ def test_a_release_that_fails_is_repeated_until_it_succeeds(
     assert faulty_node.snapshot() == before
 
 
-def test_what_was_released_is_not_released_again(faulty_node: FaultyNode) -> None:
-    # Its address may be another pod's by then.
+def test_a_network_is_released_only_once(faulty_node: FaultyNode) -> None:
+    # By then another pod may have the address.
     sandbox = faulty_node.cri.run(pod_config(unused_name("failing")))
     faulty_node.cri.stop(sandbox)
 
@@ -237,7 +237,7 @@ REMOVE, KILL = "DELETE /containers/", "POST /containers/.*/kill"
     ],
     ids=["kill", "kill unanswered", "remove", "remove unanswered", "DEL after its work"],
 )
-def test_a_remove_that_fails_is_finished_by_the_next(
+def test_a_second_remove_finishes_a_failed_one(
     faulty_node: FaultyNode, fault: Callable[[FaultyNode], AbstractContextManager[object]]
 ) -> None:
     before = faulty_node.snapshot()
@@ -251,12 +251,12 @@ def test_a_remove_that_fails_is_finished_by_the_next(
     assert faulty_node.snapshot() == before
 
 
-# --- InFlightReads into images ------------------------------------------------------------------------------------
+# --- inspection of images -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def unknown_image(faulty_node: FaultyNode, node: Node) -> Iterator[str]:
-    """Have an image for the block that the server has not inspected."""
+    """Provide an image that the server has not inspected."""
     reference = f"{unused_name('inspected.test/new')}:1"
     image = busybox_image(node.busybox, reference=reference, config={"Labels": {"test": reference}})
     images.load(faulty_node.served.engine.api, image)
@@ -267,7 +267,7 @@ def unknown_image(faulty_node: FaultyNode, node: Node) -> Iterator[str]:
 
 
 def inspection_containers(faulty_node: FaultyNode) -> list[str]:
-    """Names of the image-inspection containers that are there."""
+    """Return the names of the image-inspection containers."""
     rows = faulty_node.served.engine.api.containers(all=True, filters={"name": INSPECTION_PREFIX})
     return [name for row in rows for name in row["Names"]]
 

@@ -23,7 +23,7 @@ class Listed:
 
     @property
     def names(self) -> dict[str, str]:
-        """What each id is called here."""
+        """Map each id to its name in these tests."""
         return {
             self.ready.id: "ready",
             self.stopped.id: "stopped",
@@ -35,7 +35,7 @@ class Listed:
 
 @pytest.fixture(scope="module")
 def listed(served: Served, images: Images) -> Iterator[Listed]:
-    """Pods and containers to be filtered; nothing else is there."""
+    """The pods and containers to filter, on a server without others."""
     kubelet = Kubelet(served.cri, images.busybox)
     ready = kubelet.pod(labels={"app": "web", "tier": "front"})
     stopped = kubelet.pod(labels={"app": "web", "tier": "back"})
@@ -73,14 +73,14 @@ def container_state(value: pb.ContainerState) -> pb.ContainerStateValue:
     ],
     ids=str,
 )
-def test_sandboxes_fit_every_part_of_the_filter(
+def test_listed_sandboxes_match_every_part_of_the_filter(
     listed: Listed, served: Served, filters: dict[str, Any], found: list[str]
 ) -> None:
     assert sorted(listed.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)) == found
 
 
 @pytest.mark.parametrize("length", [64, 63, 13])
-def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(listed: Listed, served: Served, length: int) -> None:
+def test_a_sandbox_is_filtered_by_id_or_prefix(listed: Listed, served: Served, length: int) -> None:
     assert [sandbox.id for sandbox in served.cri.sandboxes(id=listed.stopped.id[:length])] == [listed.stopped.id]
 
 
@@ -98,7 +98,7 @@ def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(listed: Listed, served
     ],
     ids=str,
 )
-def test_containers_fit_every_part_of_the_filter(
+def test_listed_containers_match_every_part_of_the_filter(
     listed: Listed, served: Served, filters: dict[str, Any], found: list[str]
 ) -> None:
     assert sorted(listed.names[container.id] for container in served.cri.containers(**filters)) == found
@@ -114,7 +114,7 @@ def test_containers_are_filtered_by_id_and_by_pod(listed: Listed, served: Served
     assert both == []
 
 
-def test_streams_give_what_the_lists_give(listed: Listed, served: Served) -> None:
+def test_streaming_lists_equal_the_unary_lists(listed: Listed, served: Served) -> None:
     runtime = served.cri.runtime
     pods = [pod for some in runtime.StreamPodSandboxes(pb.StreamPodSandboxesRequest()) for pod in some.pod_sandboxes]
     containers = [one for some in runtime.StreamContainers(pb.StreamContainersRequest()) for one in some.containers]
@@ -123,7 +123,7 @@ def test_streams_give_what_the_lists_give(listed: Listed, served: Served) -> Non
     assert {one.id: one for one in containers} == {one.id: one for one in served.cri.containers()}
 
 
-def test_unique_beginnings_of_ids_are_taken_everywhere(kubelet: Kubelet) -> None:
+def test_every_call_takes_a_unique_prefix_of_an_id(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.created(pod)
     cri, sandbox, short = kubelet.cri, pod.id[:13], container[:13]
@@ -141,7 +141,7 @@ def test_unique_beginnings_of_ids_are_taken_everywhere(kubelet: Kubelet) -> None
 
 
 def ambiguous(ids: list[str]) -> str | None:
-    """A beginning that two of the ids share."""
+    """Return a prefix that two of the ids share."""
     beginnings = [container_id[:1] for container_id in ids]
     return next((letter for letter in beginnings if beginnings.count(letter) > 1), None)
 
@@ -156,7 +156,7 @@ VERBS: dict[str, Callable[[Cri, str], object]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_ambiguous_beginning_is_an_error(served: Served, many: list[str], verb: str) -> None:
+def test_an_ambiguous_prefix_is_an_error(served: Served, many: list[str], verb: str) -> None:
     prefix = ambiguous(many)
     assert prefix is not None
 
@@ -171,7 +171,7 @@ def test_an_ambiguous_beginning_is_an_error(served: Served, many: list[str], ver
 
 @pytest.fixture(scope="module")
 def many(served: Served, pod: Pod, images: Images) -> Iterator[list[str]]:
-    """So many containers that two of their ids begin alike."""
+    """Enough containers that two of their ids share a prefix."""
     kubelet = Kubelet(served.cri, images.busybox)
     yield [kubelet.created(pod) for _ in range(17)]
     kubelet.remove_all()

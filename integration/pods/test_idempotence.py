@@ -1,4 +1,4 @@
-"""Stop and Remove, twice, at the same time, of what is unknown, and of what others have taken away."""
+"""Stop and Remove: repeated, concurrent, with unknown ids, and of containers that others removed."""
 
 import uuid
 from collections.abc import Callable
@@ -22,7 +22,7 @@ VERBS: dict[str, Callable[[Cri, str], None]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("unknown", [str(uuid.uuid4()), "f" * 64, "no-such-id"], ids=["uuid", "hex", "name"])
-def test_an_unknown_id_is_fine(cri: Cri, verb: str, unknown: str) -> None:
+def test_stop_and_remove_of_an_unknown_id_succeed(cri: Cri, verb: str, unknown: str) -> None:
     VERBS[verb](cri, unknown)
 
 
@@ -36,7 +36,7 @@ def test_a_name_is_not_an_id(served: Served, kubelet: Kubelet, pod: Pod) -> None
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
 
 
-def test_the_id_of_one_kind_is_not_of_the_other(cri: Cri, kubelet: Kubelet, pod: Pod) -> None:
+def test_container_calls_do_not_take_sandbox_ids_nor_the_reverse(cri: Cri, kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     cri.stop(container)
     cri.remove(container)
@@ -47,7 +47,7 @@ def test_the_id_of_one_kind_is_not_of_the_other(cri: Cri, kubelet: Kubelet, pod:
     assert cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
 
 
-def test_twice_is_as_good_as_once(cri: Cri, kubelet: Kubelet) -> None:
+def test_repeated_stop_and_remove_succeed(cri: Cri, kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod)
     for verb, identity in (
@@ -62,7 +62,7 @@ def test_twice_is_as_good_as_once(cri: Cri, kubelet: Kubelet) -> None:
     assert pod.id not in {sandbox.id for sandbox in cri.sandboxes()}
 
 
-def test_all_at_the_same_time_is_as_good_as_in_turn(served: Served, kubelet: Kubelet) -> None:
+def test_concurrent_stop_and_remove_leave_nothing(served: Served, kubelet: Kubelet) -> None:
     before = served.snapshot()
     pod = kubelet.pod()
     container = kubelet.started(pod)
@@ -75,7 +75,7 @@ def test_all_at_the_same_time_is_as_good_as_in_turn(served: Served, kubelet: Kub
     assert served.snapshot() == before
 
 
-# --- what others do with Docker ---------------------------------------------------------------------------
+# --- changes that others make in Docker ---------------------------------------------------------------------------
 
 
 def test_a_container_removed_by_hand_is_gone(served: Served, kubelet: Kubelet, pod: Pod) -> None:
@@ -88,7 +88,7 @@ def test_a_container_removed_by_hand_is_gone(served: Served, kubelet: Kubelet, p
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
 
 
-def test_a_container_killed_by_hand_has_ended(served: Served, kubelet: Kubelet, pod: Pod) -> None:
+def test_a_container_killed_by_hand_is_reported_as_exited(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     served.engine.api.kill(container)
 
@@ -97,7 +97,7 @@ def test_a_container_killed_by_hand_has_ended(served: Served, kubelet: Kubelet, 
     assert (status.exit_code, status.reason) == (137, "Error")
 
 
-def test_a_container_stopped_and_started_by_hand_runs(served: Served, kubelet: Kubelet, pod: Pod) -> None:
+def test_a_container_restarted_by_hand_is_reported_as_running(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     first = served.cri.container_status(container).started_at
     served.engine.api.restart(container, timeout=0)
@@ -169,7 +169,7 @@ def test_a_sandbox_restarted_by_hand_is_not_ready(served: Served, kubelet: Kubel
     assert served.snapshot() == before
 
 
-def test_prune_of_stopped_containers_loses_nothing_that_matters(served: Served, kubelet: Kubelet) -> None:
+def test_a_pod_survives_docker_container_prune(served: Served, kubelet: Kubelet) -> None:
     before = served.snapshot()
     dead, alive = kubelet.pod(), kubelet.pod()
     exited, running = kubelet.started(dead), kubelet.started(alive)
@@ -187,7 +187,7 @@ def test_prune_of_stopped_containers_loses_nothing_that_matters(served: Served, 
     assert served.snapshot() == before
 
 
-def test_a_removal_in_progress_is_waited_for(served: Served, kubelet: Kubelet, pod: Pod) -> None:
+def test_remove_waits_for_a_removal_in_progress(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     containers = [kubelet.started(pod) for _ in range(4)]
 
     with ThreadPoolExecutor(8) as pool:
@@ -196,12 +196,12 @@ def test_a_removal_in_progress_is_waited_for(served: Served, kubelet: Kubelet, p
         for done in by_us:
             done.result(timeout=60)
         for done in by_hand:
-            done.exception(timeout=60)  # the second gets an error of Docker
+            done.exception(timeout=60)  # Docker answers the second with an error
 
     assert not set(containers) & served.snapshot().containers
 
 
-def test_a_dead_container_of_the_same_name_gives_way(served: Served, pod: Pod, images: Images) -> None:
+def test_a_dead_container_with_the_name_is_replaced(served: Served, pod: Pod, images: Images) -> None:
     config = container_config("again", image=images.busybox)
     first = served.cri.create(pod.id, config, pod=pod.config)
 

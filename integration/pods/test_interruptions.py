@@ -1,4 +1,4 @@
-"""The client goes away, or the server crashes, in the middle of a call: the node is as before once all is removed."""
+"""The client disconnects or the server crashes in the middle of a call: after Remove the node is as before."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,27 +24,27 @@ CREATE, START, KILL, REMOVE = (
 )
 DEADLINE_SECONDS = 0.7
 RUNS = 5
-"""How many runs a deadline leaves time for."""
+"""Number of typical runs that fit in the deadline."""
 
 Leave = Callable[[FaultyNode, pb.PodSandboxConfig, Hold | HeldPlugin], None]
-"""How a client that runs a pod goes away."""
+"""Runs a pod and abandons the call."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A moment at which a call stands still."""
+    """A moment at which a call is held."""
 
     name: str
     held: Callable[[FaultyNode], AbstractContextManager[Hold | HeldPlugin]]
     unknown: bool = False
-    """Whether something was made that the server does not know of."""
+    """Whether something exists that the server does not know of."""
 
 
 @contextmanager
 def start_unanswered(faulty_node: FaultyNode, *, added: bool) -> Iterator[HeldPlugin]:
-    """Let Docker's answer to the start stand still, and the ADD that has begun by then, its work done or not.
+    """Hold Docker's answer to the start and the ADD that runs by then, before its work or once it is `added`.
 
-    A server finds where runc keeps its state with the first pod.
+    A first pod is run before: with it the server finds runc's state directory.
     """
     faulty_node.cri.remove(faulty_node.cri.run(pod_config(unused_name("first"))))
     with faulty_node.proxy.held(START, at=Moment.AFTER), faulty_node.plugin.held("ADD", done=added) as held:
@@ -76,13 +76,13 @@ def points(them: tuple[Point, ...]) -> pytest.MarkDecorator:
 
 
 def check_usable(faulty_node: FaultyNode, config: pb.PodSandboxConfig) -> None:
-    """Run the pod of the same attempt."""
+    """Check that the same attempt of the pod runs."""
     sandbox = faulty_node.cri.run(config)
     assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
 
 
 def cancels(_: FaultyNode) -> Leave:
-    """Return a leave that cancels at the point."""
+    """Return a `Leave` that cancels the call at the point."""
 
     def leave(faulty_node: FaultyNode, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
         call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
@@ -93,7 +93,7 @@ def cancels(_: FaultyNode) -> Leave:
 
 
 def runs_out_of_time(faulty_node: FaultyNode) -> Leave:
-    """Return a leave whose deadline passes at the point: after several times what a run takes on this machine now."""
+    """Return a `Leave` whose deadline passes at the point. The deadline is a multiple of a measured run."""
     began = time.monotonic()
     check_usable(faulty_node, pod_config(unused_name("timed")))
     faulty_node.served.clear()
@@ -110,7 +110,7 @@ def runs_out_of_time(faulty_node: FaultyNode) -> Leave:
 
 @points(IN_RUN)
 @pytest.mark.parametrize("leaving", [cancels, runs_out_of_time])
-def test_a_client_that_leaves_leaves_nothing(
+def test_an_abandoned_run_leaves_nothing(
     faulty_node: FaultyNode, point: Point, leaving: Callable[[FaultyNode], Leave]
 ) -> None:
     leave = leaving(faulty_node)
@@ -223,8 +223,8 @@ def test_a_finished_pod_survives_a_crash_of_the_server(faulty_node: FaultyNode) 
     assert faulty_node.snapshot() == before
 
 
-def test_an_answer_that_got_lost_is_given_again(faulty_node: FaultyNode) -> None:
-    # The kubelet asks again for the same attempt when it saw a timeout.
+def test_a_repeated_run_returns_the_sandbox_whose_answer_was_lost(faulty_node: FaultyNode) -> None:
+    # The kubelet repeats the same attempt after a timeout.
     before = faulty_node.snapshot()
     config = pod_config(unused_name("lost"))
     first = faulty_node.cri.run(config)
@@ -235,7 +235,7 @@ def test_an_answer_that_got_lost_is_given_again(faulty_node: FaultyNode) -> None
     assert faulty_node.snapshot() == before
 
 
-def test_a_stop_in_order_lets_a_run_finish(faulty_node: FaultyNode) -> None:
+def test_a_server_that_is_told_to_stop_finishes_a_run(faulty_node: FaultyNode) -> None:
     config = pod_config(unused_name("orderly"))
     with faulty_node.plugin.before("ADD", f"echo $$ >{faulty_node.served.dirs.logs}/adding; sleep 1"):
         call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))

@@ -1,4 +1,4 @@
-"""What containerd keeps of containers that Docker has lost: found at the start, named, and ended if it is ours."""
+"""containerd-shims of containers that Docker has lost: reported at the start, and ended if they are the server's."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ ADDRESS = "127.0.0.1:10358"
 
 @pytest.fixture
 def own_engine(node: Node, engine_name: str) -> Iterator[Engine]:
-    """Run an engine whose files may be damaged."""
+    """Run a separate engine, whose files the test may damage."""
     made = make_engine(node, engine_name, variant="-leaks", settings={"live-restore": True})
     made.start()
     try:
@@ -40,14 +40,16 @@ def own_engine(node: Node, engine_name: str) -> Iterator[Engine]:
 
 
 def lose(engine: Engine, containers: list[str]) -> None:
-    """Let Docker forget containers that run, as after a crash and a loss of files."""
+    """Make Docker forget running containers, as after a crash with loss of files."""
     engine.kill()
     for container in containers:
         (engine.home / "data/containers" / container / "config.v2.json").unlink()
     engine.start()
 
 
-def test_leaked_shims_of_the_server_are_ended_and_others_stay(own_engine: Engine, node_dirs: NodeDirs) -> None:
+def test_leaked_containerd_shims_of_the_servers_containers_are_ended_and_others_stay(
+    own_engine: Engine, node_dirs: NodeDirs
+) -> None:
     (node_dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(node_dirs.cni_leases, link=LINK)))
     with own_link(LINK), serving(own_engine, node_dirs, metrics_bind_addr=ADDRESS) as served:
         kubelet = Kubelet(served.cri, node_images.BUSYBOX)

@@ -44,7 +44,7 @@ def test_thirty_pods_come_and_go_without_a_trace(served: Served, images: Images)
     assert served.snapshot() == before
 
 
-def test_pause_containers_end_one_after_the_other_where_networks_deadlock(served: Served) -> None:
+def test_pause_containers_are_stopped_one_by_one_where_dockers_networks_deadlock(served: Served) -> None:
     if served.engine.name != "20.10":
         pytest.skip("Docker's networks do not deadlock")
     cri = served.cri
@@ -62,7 +62,7 @@ def test_pause_containers_end_one_after_the_other_where_networks_deadlock(served
 
 
 def _end_of_pause(event: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return what happened to which pause container, if this is its kill or the network's notice that it has left."""
+    """Return action and pause container if the event is its kill or its disconnect from the network."""
     actor = event["Actor"]
     match event["Type"], event["Action"]:
         case "container", "kill":

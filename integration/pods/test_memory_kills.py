@@ -1,4 +1,4 @@
-"""A container that the kernel has killed for lack of memory has its reason, also where Docker has missed the kill."""
+"""A container that the kernel killed for lack of memory has reason OOMKilled, also if Docker missed the kill."""
 
 import os
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.kernel_log import KERNEL_LOG
 
 _MISSED = (b'"OOMKilled":true', b'"OOMKilled":null')
-"""The flag in Docker's answers, and as if it had missed the kill: what is null counts as not set."""
+"""The flag in Docker's answers, and a null in its place, which counts as not set: a kill that Docker missed."""
 _HOG = 'x=$(head -c 65000000 /dev/zero | tr "\\0" x)'
-"""Holds 64 MB, so that it is killed."""
+"""Allocates 64 MB, so that the kernel kills it."""
 
 
 def _kernel_log_is_readable() -> bool:
@@ -42,13 +42,13 @@ def _started(kubelet: Kubelet, pod: Pod, script: str) -> str:
 
 
 def _ended(kubelet: Kubelet, container_id: str) -> tuple[int, str]:
-    """Wait for the end of a container; return its exit code and reason."""
+    """Wait for the exit of a container; return its exit code and reason."""
     wait_until(lambda: kubelet.cri.container_status(container_id).state == pb.CONTAINER_EXITED)
     status = kubelet.cri.container_status(container_id)
     return status.exit_code, status.reason
 
 
-def test_a_kill_that_docker_misses_has_its_reason(faulty_node: FaultyNode, kubelet: Kubelet) -> None:
+def test_a_memory_kill_that_docker_misses_is_reported(faulty_node: FaultyNode, kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     with faulty_node.proxy.altered(*_MISSED):
         container = _started(kubelet, pod, f"{_HOG}; exit 0")
@@ -60,14 +60,14 @@ def test_a_kill_that_docker_misses_has_its_reason(faulty_node: FaultyNode, kubel
         assert _ended(kubelet, container) == (137, "OOMKilled")
 
 
-def test_a_container_that_goes_on_without_the_process_ends_as_it_ends(kubelet: Kubelet) -> None:
-    # The kernel may kill more than one process until there is memory again: these before the first shell.
+def test_a_container_that_survives_a_memory_kill_keeps_its_exit_reason(kubelet: Kubelet) -> None:
+    # The kernel may kill several processes until memory is free: these come before the first shell.
     hog = f"echo 1000 >/proc/self/oom_score_adj; {_HOG}"
     container = _started(kubelet, kubelet.pod(), f"sh -c '{hog}; exit 0'; exit 3")
     assert _ended(kubelet, container) == (3, "Error")
 
 
-def test_a_container_that_is_killed_otherwise_was_not_short_of_memory(kubelet: Kubelet) -> None:
+def test_another_kill_is_not_reported_as_a_memory_kill(kubelet: Kubelet) -> None:
     container = _started(kubelet, kubelet.pod(), "sleep 3600")
     kubelet.cri.stop_container(container, timeout=0)
     assert _ended(kubelet, container) == (137, "Error")

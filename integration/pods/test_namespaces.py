@@ -1,4 +1,4 @@
-"""Which namespaces pods and containers share, seen from inside."""
+"""Namespaces that pods and containers share, seen from inside."""
 
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,11 @@ def test_a_pods_containers_share_its_namespace(kubelet: Kubelet, served: Served,
     assert seen_inside(kubelet, container, kind) != own_namespace(kind)
 
 
-def test_a_container_can_have_processes_of_its_own(kubelet: Kubelet) -> None:
+def test_a_container_can_have_a_separate_pid_namespace(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod, linux=in_namespaces(pid=pb.CONTAINER))
 
-    # Until its program is executed, a container's first process is runc's.
+    # Until it executes the program, a container's first process runs runc.
     wait_until(lambda: kubelet.cri.exec(container, "cat", "/proc/1/comm").stdout == b"sleep\n")
 
 
@@ -60,7 +60,7 @@ def test_a_pod_can_use_a_namespace_of_the_node(kubelet: Kubelet, served: Served,
     assert getattr(options, kind) == pb.NODE
 
 
-def test_a_container_can_join_the_processes_of_another(kubelet: Kubelet) -> None:
+def test_a_container_can_join_the_pid_namespace_of_another(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     target = kubelet.started(pod, "sleep", "4000", linux=in_namespaces(pid=pb.CONTAINER))
     debugger = kubelet.started(pod, linux=in_namespaces(pid=pb.TARGET, target_id=target))

@@ -1,4 +1,4 @@
-"""The network of pods: what CNI plugins give, and that it is given back."""
+"""The network of pods: CNI plugins provide it, and every address and port is released."""
 
 import http.client
 import json
@@ -30,14 +30,14 @@ PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
 
 def network_message(served: Served) -> str:
-    """What the NetworkReady condition says."""
+    """Return the message of the NetworkReady condition."""
     conditions = served.cri.runtime.Status(pb.StatusRequest()).status.conditions
     return next(c.message for c in conditions if c.type == "NetworkReady")
 
 
 @contextmanager
 def in_force(served: Served, *plugins: dict[str, Any], name: str) -> Iterator[Path]:
-    """Put a network before the usual one while the block runs; gives its file."""
+    """Put a network before the usual one while the block runs; yields its file."""
     path = served.dirs.cni_conf / f"00-{name}.conflist"
     path.write_text(conflist(*plugins, name=name))
     wait_until(lambda: f"network {name} of {path}" in network_message(served))
@@ -52,13 +52,13 @@ def in_force(served: Served, *plugins: dict[str, Any], name: str) -> Iterator[Pa
 
 
 def reservations(served: Served, network: str = "pods") -> dict[str, str]:
-    """What host-local has reserved: address to the container it is for."""
+    """Return host-local's reservations: address to container id."""
     directory = served.dirs.cni_leases / network
     return reserved(directory)
 
 
 def fetch(address: str, port: int) -> str:
-    """Read the page of a web server; empty without a listener."""
+    """Fetch the page of a web server; empty without a listener."""
     connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request("GET", "/")
@@ -70,7 +70,7 @@ def fetch(address: str, port: int) -> str:
 
 
 def web_server(kubelet: Kubelet, pod: Pod) -> str:
-    """Start a web server on port 8080 of a pod, and give the pod's address once it answers."""
+    """Start a web server on port 8080 of a pod; return the pod's address once it answers."""
     kubelet.started(pod, "httpd", "-f", "-p", "8080", "-h", "/var/www")
     address = kubelet.cri.sandbox_status(pod.id).network.ip
     wait_until(lambda: fetch(address, 8080))
@@ -80,7 +80,7 @@ def web_server(kubelet: Kubelet, pod: Pod) -> str:
 # --- addresses --------------------------------------------------------------------------------------------
 
 
-def test_the_address_is_reserved_for_the_sandbox_and_given_back(kubelet: Kubelet, served: Served) -> None:
+def test_the_address_is_reserved_for_the_sandbox_and_released(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
     address = kubelet.cri.sandbox_status(pod.id).network.ip
     assert address.startswith("10.89.")
@@ -123,7 +123,7 @@ def test_all_addresses_are_reported_in_the_order_of_the_plugin(kubelet: Kubelet,
         assert reservations(served, "dual") == {}
 
 
-def test_the_second_family_first_when_the_plugin_says_so(kubelet: Kubelet, served: Served) -> None:
+def test_the_primary_address_is_the_plugins_first(kubelet: Kubelet, served: Served) -> None:
     subnets = ("fd00:91::/64", "10.91.0.0/24")
     with in_force(served, bridge(served.dirs.cni_leases, subnets=subnets, link="dual1"), name="six-first"):
         network = kubelet.cri.sandbox_status(kubelet.pod().id).network
@@ -136,7 +136,7 @@ def test_the_second_family_first_when_the_plugin_says_so(kubelet: Kubelet, serve
 
 
 def fetch_from_outside(node: Node, address: str, port: int) -> str:
-    """Read the page from another host."""
+    """Fetch the page from another host."""
     argv = ["nsenter", f"--net={OUTSIDE}", str(node.busybox), "wget", "-q", "-O", "-", f"http://{address}:{port}/"]
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout
 
@@ -153,7 +153,7 @@ def test_a_host_port_is_open_while_the_pod_runs(kubelet: Kubelet, node: Node) ->
     assert not names_port(nat_rules(), 18080)
 
 
-def test_a_host_port_of_one_address_is_open_there_only(kubelet: Kubelet) -> None:
+def test_a_host_port_of_an_address_is_open_on_that_address_only(kubelet: Kubelet) -> None:
     mapping = pb.PortMapping(container_port=8080, host_port=18081, host_ip=NODE_ADDRESS)
     pod = kubelet.pod(port_mappings=[mapping, pb.PortMapping(container_port=9090)])
     web_server(kubelet, pod)
@@ -185,7 +185,7 @@ Reported = Callable[[], tuple[dict[str, str], dict[str, Any]]]
 
 @contextmanager
 def recording_plugin(served: Served, directory: Path, *capabilities: str) -> Iterator[Reported]:
-    """Run pods with a plugin that records what it gets; yields environment and configuration of the last ADD."""
+    """Run pods with a recording plugin; yields a reader of the last ADD's environment and configuration."""
     plugin = FaultyPlugin(directory, real=served.dirs.cni_bin / "bridge")
     binary = served.dirs.cni_more_bin / TYPE
     binary.symlink_to(directory / TYPE)
@@ -194,7 +194,7 @@ def recording_plugin(served: Served, directory: Path, *capabilities: str) -> Ite
         kind=TYPE,
         link="told0",
         capabilities=dict.fromkeys(capabilities, True),
-        # Ranges that plugins get come beside those of the file.
+        # host-local adds the ranges of the capability to those in the file.
         subnets=() if "ipRanges" in capabilities else ("10.92.0.0/24",),
     )
 
@@ -261,8 +261,8 @@ if os.environ["CNI_COMMAND"] == "ADD":
 """
 
 
-def test_a_plugin_finds_ipv6_switched_on(kubelet: Kubelet, served: Served) -> None:
-    """As one that adds an address by ip(8): the plugins of the CNI project switch it on for their own interface."""
+def test_ipv6_is_enabled_when_a_plugin_runs(kubelet: Kubelet, served: Served) -> None:
+    """For plugins that add an address by ip(8); those of the CNI project enable IPv6 on their interface themselves."""
     binary = served.dirs.cni_more_bin / "add-ipv6"
     binary.write_text(ADD_IPV6.format(python=sys.executable))
     binary.chmod(0o755)
@@ -276,7 +276,7 @@ def test_a_plugin_finds_ipv6_switched_on(kubelet: Kubelet, served: Served) -> No
     assert [extra.ip for extra in addresses.additional_ips] == ["fd00:93::5"]
 
 
-def test_plugins_beside_a_list_are_run(kubelet: Kubelet, served: Served) -> None:
+def test_plugins_from_the_directory_of_a_network_are_run(kubelet: Kubelet, served: Served) -> None:
     directory = served.dirs.cni_conf / "more"
     directory.mkdir()
     settings = {"type": "tuning", "sysctl": {"net.core.somaxconn": "77"}}
@@ -291,7 +291,7 @@ def test_plugins_beside_a_list_are_run(kubelet: Kubelet, served: Served) -> None
     assert seen == "77\n"
 
 
-def test_plugins_get_the_ranges_of_the_node(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+def test_plugins_get_the_nodes_pod_ranges(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
     network = pb.NetworkConfig(pod_cidr="10.244.3.0/24,fd00:244:3::/64")
     config = pb.RuntimeConfig(network_config=network)
     try:
@@ -344,7 +344,7 @@ def test_the_result_is_in_the_cache_that_other_tools_read(kubelet: Kubelet, serv
     assert not path.exists()
 
 
-def test_a_pod_whose_checkpoint_is_lost_gives_its_address_back(served: Served, images: Images) -> None:
+def test_a_pod_whose_checkpoint_is_lost_releases_its_address(served: Served, images: Images) -> None:
     kubelet = Kubelet(served.cri, images.busybox)
     before = served.snapshot()
     pod = kubelet.pod()

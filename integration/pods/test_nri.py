@@ -1,4 +1,4 @@
-"""NRI plugins on a real Engine: a plugin over the real socket, and what its changes are inside containers."""
+"""NRI plugins on a real Engine: a plugin on the real socket, and its changes seen inside containers."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Plugins:
         return plugin
 
     def changing(self, **fields: Any) -> TestPlugin:
-        """Connect a plugin that makes this ContainerAdjustment of every container."""
+        """Connect a plugin that adjusts every container with this ContainerAdjustment."""
         plugin = self.connect()
         answer = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(**fields))
         plugin.handlers["CreateContainer"] = lambda _: answer
@@ -62,7 +62,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
 
 
 @pytest.fixture
-def plugins(served: Served, kubelet: Kubelet) -> Iterator[Plugins]:  # noqa: ARG001 - it ends after them
+def plugins(served: Served, kubelet: Kubelet) -> Iterator[Plugins]:  # noqa: ARG001 - so that it ends after the plugins
     with ExitStack() as stack:
         yield Plugins(served, stack)
     wait_until(lambda: not plugins_of(served))
@@ -87,10 +87,10 @@ def env(key: str, value: str = "") -> nri.KeyValue:
     return nri.KeyValue(key=key, value=value)
 
 
-# What is inside
+# Inside the container
 
 
-def test_process_has_the_variables_arguments_and_limits_of_a_plugin(
+def test_a_process_has_the_variables_arguments_and_limits_of_a_plugin(
     served: Served, kubelet: Kubelet, plugins: Plugins
 ) -> None:
     plugins.changing(
@@ -114,7 +114,7 @@ def test_process_has_the_variables_arguments_and_limits_of_a_plugin(
 
 
 @pytest.mark.parametrize("way", ["cri", "docker"])
-def test_exec_sees_variables_and_limits_of_a_plugin(
+def test_an_exec_has_the_variables_and_limits_of_a_plugin(
     served: Served, kubelet: Kubelet, plugins: Plugins, way: str
 ) -> None:
     plugins.changing(
@@ -130,7 +130,9 @@ def test_exec_sees_variables_and_limits_of_a_plugin(
     assert shown == ["yes", "changed", "gone", "1234", "2345"]
 
 
-def test_mounts_and_devices_are_there(kubelet: Kubelet, plugins: Plugins, tmp_path: Path) -> None:
+def test_mounts_and_devices_of_a_plugin_are_in_the_container(
+    kubelet: Kubelet, plugins: Plugins, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("from the node\n")
     null = Path("/dev/null").stat()
     device = nri.LinuxDevice(path="/dev/mine", type="c", major=os.major(null.st_rdev), minor=os.minor(null.st_rdev))
@@ -223,7 +225,7 @@ def test_a_container_in_a_user_namespace_is_changed_too(
     assert "655360" in shown
 
 
-def test_what_runc_does_not_know_is_no_start(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_a_change_that_runc_rejects_fails_the_start(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
     plugins.changing(**of_linux(net_devices={"nowhere0": nri.LinuxNetDevice(name="eth7")}))
     container = kubelet.created(kubelet.pod())
 
@@ -236,7 +238,7 @@ def test_what_runc_does_not_know_is_no_start(served: Served, kubelet: Kubelet, p
 # Limits
 
 
-def test_limits_of_a_plugin_are_those_that_docker_shows(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_docker_shows_the_limits_of_a_plugin(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
     memory = nri.LinuxMemory(limit=nri.OptionalInt64(value=64 << 20), reservation=nri.OptionalInt64(value=32 << 20))
     cpu = nri.LinuxCPU(shares=nri.OptionalUInt64(value=512), cpus="0", quota=nri.OptionalInt64(value=50_000))
     cpu.period.value = 100_000
@@ -251,7 +253,9 @@ def test_limits_of_a_plugin_are_those_that_docker_shows(served: Served, kubelet:
     assert (linux.memory_limit_in_bytes, linux.cpu_shares, linux.cpuset_cpus) == (64 << 20, 512, "0")
 
 
-def test_limits_of_plugins_outlive_the_server_and_a_resize(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_limits_of_plugins_survive_a_server_restart_and_a_resize(
+    served: Served, kubelet: Kubelet, plugins: Plugins
+) -> None:
     plugin = plugins.connect()
     container = kubelet.started(kubelet.pod())
     cpus = nri.LinuxContainerUpdate(resources=nri.LinuxResources(cpu=nri.LinuxCPU(cpus="0")))
@@ -271,7 +275,7 @@ def test_limits_of_plugins_outlive_the_server_and_a_resize(served: Served, kubel
 # The contract
 
 
-def test_life_of_a_pod_is_told_in_order(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_plugins_get_the_events_of_a_pod_in_order(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = plugins.connect()
     pod = kubelet.pod()
     container = kubelet.started(pod)
@@ -297,14 +301,16 @@ def test_life_of_a_pod_is_told_in_order(served: Served, kubelet: Kubelet, plugin
     assert any(line.startswith("PATH=") for line in heard["CreateContainer"].container.env)
 
 
-def test_an_exit_is_told_by_itself(kubelet: Kubelet, plugins: Plugins) -> None:
+def test_plugins_are_notified_of_an_exit(kubelet: Kubelet, plugins: Plugins) -> None:
     plugin = plugins.connect()
     container = kubelet.started(kubelet.pod(), "sh", "-c", "exit 3")
     told = plugin.wait_heard("StopContainer").container
     assert (told.id, told.exit_code) == (container, 3)
 
 
-def test_two_plugins_on_one_field_leave_no_container(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_two_plugins_that_set_the_same_field_fail_the_create(
+    served: Served, kubelet: Kubelet, plugins: Plugins
+) -> None:
     answer = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(env=[env("X")]))
     for index in ("10", "20"):
         plugins.connect(index).handlers["CreateContainer"] = lambda _: answer
@@ -317,7 +323,7 @@ def test_two_plugins_on_one_field_leave_no_container(served: Served, kubelet: Ku
     assert served.cri.containers() == []
 
 
-def test_a_slow_plugin_and_a_dead_one_cost_no_pod(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
+def test_pods_start_despite_a_slow_and_a_dead_plugin(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
     release = threading.Event()
     plugins.connect("10", "slow").handlers["CreateContainer"] = lambda _: release.wait(60)
     dying = plugins.connect("20", "dying")
@@ -330,9 +336,7 @@ def test_a_slow_plugin_and_a_dead_one_cost_no_pod(served: Served, kubelet: Kubel
     release.set()
 
 
-def test_a_plugin_that_comes_again_is_told_of_each_container_once(
-    served: Served, kubelet: Kubelet, plugins: Plugins
-) -> None:
+def test_a_reconnecting_plugin_gets_each_container_once(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:
     pod = kubelet.pod()
     containers = [kubelet.started(pod) for _ in range(3)]
     for restart in (False, True):
@@ -346,7 +350,7 @@ def test_a_plugin_that_comes_again_is_told_of_each_container_once(
         plugin.close()
 
 
-def test_a_container_that_docker_starts_again_is_as_the_plugin_made_it(
+def test_a_container_that_docker_restarts_keeps_the_plugins_changes(
     served: Served, kubelet: Kubelet, plugins: Plugins
 ) -> None:
     plugin = plugins.changing(env=[env("ADDED", "yes")], args=["sh", "-c", "echo $ADDED > /seen; sleep 3600"])
@@ -359,7 +363,7 @@ def test_a_container_that_docker_starts_again_is_as_the_plugin_made_it(
     wait_until(lambda: kubelet.inside(container, "cat /seen").strip() == "yes")
 
 
-def test_the_socket_is_for_root_alone_and_goes_with_the_server(served: Served) -> None:
+def test_only_root_can_use_the_socket_and_it_is_removed_with_the_server(served: Served) -> None:
     path = served.server.nri_socket
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert info_of(served) == {"enabled": True, "plugins": [], "problem": ""}

@@ -1,6 +1,6 @@
-"""Plugins of the NRI project itself, in Go, as their authors build them.
+"""Plugins of the NRI project, built from its Go sources.
 
-They are none of this repository: NRI_PLUGINS names the directory of their programs. A test whose plugin is not there is
+They are not in this repository: NRI_PLUGINS names the directory of their programs. A test whose plugin is missing is
 skipped.
 """
 
@@ -81,7 +81,7 @@ def test_hook_injector_runs_hooks_of_the_node(served: Served, kubelet: Kubelet, 
             path.rmdir()
 
 
-def test_three_plugins_at_a_time_change_nothing_else(served: Served, kubelet: Kubelet, log: Path) -> None:
+def test_three_plugins_together_change_only_their_fields(served: Served, kubelet: Kubelet, log: Path) -> None:
     with running(served, *nri_plugins.TOGETHER, log=log):
         pod = kubelet.pod()
         container = kubelet.started(pod)

@@ -1,7 +1,7 @@
-"""A pod has one containerd-shim on engines that can: what ends with it, what outlives Docker and containerd.
+"""The containers of a pod share a containerd-shim: its failure, and restarts of Docker and containerd.
 
-On other engines, under other runtimes, in shared PID namespaces and beyond a number of containers, each container has
-its own, and all that is checked here is the same.
+Each container has a separate containerd-shim on engines that cannot share, under other runtimes, in shared PID
+namespaces and beyond a number of containers; the behaviour tested here does not change.
 """
 
 import json
@@ -33,7 +33,7 @@ _COMMAND = ("sh", "-c", "trap 'exit $CODE' TERM; sleep 3600 & wait")
 
 @pytest.fixture(scope="module")
 def lasting(served: Served) -> Iterator[Served]:
-    """The shared server, on its engine with live-restore and one more runtime."""
+    """The shared server, on its engine with live-restore and an additional runtime."""
     runc = program("runc", served.engine.binaries)
     settings = {"live-restore": True, "shutdown-timeout": 1, "runtimes": {OTHER: {"path": str(runc)}}}
     with served.engine.configured(**settings):
@@ -52,7 +52,7 @@ def kubelet(lasting: Served, images: Images) -> Iterator[Kubelet]:
 
 
 def shim_of(served: Served, container_id: str) -> int:
-    """Return the parent of a container's first process."""
+    """Return the containerd-shim of a container: the parent of its first process."""
     status = Path(f"/proc/{pid_of(served, container_id)}/status").read_text().splitlines()
     parent = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
     assert b"containerd-shim" in command(parent)
@@ -86,7 +86,7 @@ def has_ended(served: Served, container_id: str) -> bool:
 
 
 def is_up(kubelet: Kubelet, container_id: str) -> bool:
-    """Whether an exec runs in it."""
+    """Return whether an exec in the container succeeds."""
     try:
         return kubelet.inside(container_id, "echo up") == "up\n"
     except grpc.RpcError:
@@ -94,7 +94,7 @@ def is_up(kubelet: Kubelet, container_id: str) -> bool:
 
 
 def is_reached(served: Served, container_id: str) -> bool:
-    """Whether Docker runs an exec in it, which it does not while containerd is away."""
+    """Return whether Docker runs an exec in the container; it does not while containerd is down."""
     api = served.engine.api
     try:
         made = api.exec_create(container_id, ["true"])["Id"]
@@ -107,7 +107,7 @@ def is_reached(served: Served, container_id: str) -> bool:
 @pytest.mark.parametrize(
     "pid", [pb.CONTAINER, pb.POD, pb.NODE], ids=["own pids", "pids of the pod", "pids of the node"]
 )
-def test_containers_with_pids_of_their_own_have_the_shim_of_pause(
+def test_containers_with_separate_pid_namespaces_share_pauses_containerd_shim(
     lasting: Served, kubelet: Kubelet, pid: "pb.NamespaceMode"
 ) -> None:
     pod, other = new_pod(kubelet, pid=pid), new_pod(kubelet, pid=pid)
@@ -127,7 +127,7 @@ def test_containers_with_pids_of_their_own_have_the_shim_of_pause(
     assert kubelet.cri.sandbox_status(other.id).state == pb.SANDBOX_READY
 
 
-def test_many_containers_of_a_pod_end_each_with_its_own_code(lasting: Served, kubelet: Kubelet) -> None:
+def test_containers_that_share_a_containerd_shim_keep_their_exit_codes(lasting: Served, kubelet: Kubelet) -> None:
     pod = new_pod(kubelet)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         wanted = range(1, MANY + 1)
@@ -143,7 +143,7 @@ def test_many_containers_of_a_pod_end_each_with_its_own_code(lasting: Served, ku
     wait_until(lambda: not any(Path(f"/proc/{each}").exists() for each in shims))
 
 
-def test_memory_that_runs_out_ends_one_container(lasting: Served, kubelet: Kubelet) -> None:
+def test_a_memory_kill_ends_only_its_container(lasting: Served, kubelet: Kubelet) -> None:
     pod = new_pod(kubelet)
     beside = sleeping(kubelet, pod)
     limit = pb.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
@@ -159,7 +159,7 @@ def test_memory_that_runs_out_ends_one_container(lasting: Served, kubelet: Kubel
     assert kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
 
 
-def test_containers_end_in_order_after_their_pause_container_was_removed(lasting: Served, kubelet: Kubelet) -> None:
+def test_containers_stop_normally_after_their_pause_container_was_removed(lasting: Served, kubelet: Kubelet) -> None:
     pod = new_pod(kubelet)
     container = stopping(kubelet, pod, 9)
     lasting.engine.api.remove_container(pod.id, force=True)
@@ -170,7 +170,7 @@ def test_containers_end_in_order_after_their_pause_container_was_removed(lasting
     assert kubelet.cri.container_status(container).exit_code == 9
 
 
-def test_a_shim_that_is_killed_takes_its_pod(lasting: Served, kubelet: Kubelet) -> None:
+def test_a_killed_containerd_shim_ends_its_pod(lasting: Served, kubelet: Kubelet) -> None:
     pod, other = new_pod(kubelet), new_pod(kubelet)
     containers = [stopping(kubelet, pod, 3), sleeping(kubelet, pod)]
     beside = sleeping(kubelet, other)
@@ -190,7 +190,7 @@ def test_a_shim_that_is_killed_takes_its_pod(lasting: Served, kubelet: Kubelet) 
 
 
 @pytest.mark.parametrize("what", ["docker", "containerd"])
-def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet, what: str) -> None:
+def test_a_pod_survives_restarts_of_docker_and_containerd(lasting: Served, kubelet: Kubelet, what: str) -> None:
     pod = new_pod(kubelet)
     container, short = stopping(kubelet, pod, 6), stopping(kubelet, pod, 8)
     shims = shims_of(lasting, [pod.id, container])
@@ -198,7 +198,7 @@ def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet,
         process = pid_of(lasting, short)
         lasting.engine.kill()
         os.kill(process, signal.SIGTERM)
-        wait_until(lambda: not Path(f"/proc/{process}").exists())  # it has ended while no dockerd waits for it
+        wait_until(lambda: not Path(f"/proc/{process}").exists())  # it exited while no dockerd runs
         lasting.engine.start()
         lasting.wait_answers()
     else:
@@ -220,7 +220,7 @@ def test_a_pod_outlives_what_started_its_shim(lasting: Served, kubelet: Kubelet,
     assert has_ended(lasting, short)
 
 
-def test_a_runtime_that_was_added_keeps_a_shim_for_each_container(lasting: Served, kubelet: Kubelet) -> None:
+def test_containers_of_an_added_runtime_have_separate_containerd_shims(lasting: Served, kubelet: Kubelet) -> None:
     pod = new_pod(kubelet, handler=OTHER)
     container = sleeping(kubelet, pod)
 

@@ -15,17 +15,17 @@ def resolv_conf(kubelet: Kubelet, container_id: str) -> str:
     return kubelet.cri.exec(container_id, "cat", "/etc/resolv.conf").stdout.decode()
 
 
-def test_resolv_conf_says_what_was_asked_for(kubelet: Kubelet) -> None:
+def test_resolv_conf_has_the_requested_settings(kubelet: Kubelet) -> None:
     pod = kubelet.pod(dns_config=DNS)
 
     assert resolv_conf(kubelet, kubelet.started(pod)) == RESOLV_CONF
 
 
-def test_resolv_conf_is_the_nodes_when_nothing_was_asked_for(kubelet: Kubelet) -> None:
+def test_resolv_conf_defaults_to_the_nodes(kubelet: Kubelet) -> None:
     assert resolv_conf(kubelet, kubelet.started(kubelet.pod())) == Path("/etc/resolv.conf").read_text()
 
 
-def test_resolv_conf_of_a_host_network_pod_says_what_was_asked_for(kubelet: Kubelet) -> None:
+def test_resolv_conf_of_a_host_network_pod_has_the_requested_settings(kubelet: Kubelet) -> None:
     pod = kubelet.pod(dns_config=DNS, linux=HOST_NETWORK)
 
     assert resolv_conf(kubelet, kubelet.started(pod)) == RESOLV_CONF
@@ -45,7 +45,7 @@ def test_resolv_conf_is_one_file_and_survives_a_restart_of_pause(kubelet: Kubele
     assert resolv_conf(kubelet, container) == RESOLV_CONF
 
 
-def test_a_container_may_bring_a_resolv_conf_of_its_own(kubelet: Kubelet, tmp_path: Path) -> None:
+def test_a_container_may_mount_its_own_resolv_conf(kubelet: Kubelet, tmp_path: Path) -> None:
     (tmp_path / "resolv.conf").write_text("nameserver 9.9.9.9\n")
     mount = pb.Mount(host_path=str(tmp_path / "resolv.conf"), container_path="/etc/resolv.conf")
 
@@ -55,7 +55,7 @@ def test_a_container_may_bring_a_resolv_conf_of_its_own(kubelet: Kubelet, tmp_pa
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_resolv_conf_can_be_written_where_the_root_file_system_can(kubelet: Kubelet, *, read_only: bool) -> None:
+def test_resolv_conf_is_writable_if_the_root_file_system_is(kubelet: Kubelet, *, read_only: bool) -> None:
     pod = kubelet.pod(dns_config=DNS)
     context = pb.LinuxContainerSecurityContext(readonly_rootfs=read_only)
     container = kubelet.started(pod, linux=pb.LinuxContainerConfig(security_context=context))

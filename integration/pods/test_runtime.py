@@ -1,4 +1,4 @@
-"""What the runtime reports of itself."""
+"""Version, Status and RuntimeConfig of the runtime."""
 
 from integration.conftest import Served
 from integration.cri import Cri
@@ -13,7 +13,7 @@ def test_the_version_is_dockers(cri: Cri, served: Served) -> None:
 
 
 def test_the_cgroup_driver_is_dockers(cri: Cri, served: Served) -> None:
-    """The engines of the tests have it in their exec-opts."""
+    """The tests' engines set it in exec-opts."""
     driver = cri.runtime.RuntimeConfig(pb.RuntimeConfigRequest()).linux.cgroup_driver
 
     assert pb.CgroupDriver.Name(driver).lower() == served.engine.cgroup_driver
@@ -30,7 +30,7 @@ def test_a_node_with_docker_and_a_network_is_ready(cri: Cri) -> None:
     assert not answer.info
 
 
-def test_a_verbose_status_has_the_settings(cri: Cri, served: Served) -> None:
+def test_a_verbose_status_shows_the_settings(cri: Cri, served: Served) -> None:
     info = cri.runtime.Status(pb.StatusRequest(verbose=True)).info["config"]
 
     assert str(served.dirs.cni_conf) in info

@@ -1,4 +1,4 @@
-"""Pods and Docker containers that want the same name."""
+"""Pods and Docker containers that need the same name."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,13 +15,13 @@ from shim.domain import labels
 from shim.domain.labels import TYPE, TYPE_SANDBOX
 
 
-def test_the_same_attempt_twice_is_one_sandbox(kubelet: Kubelet) -> None:
+def test_a_repeated_attempt_returns_the_same_sandbox(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
 
     assert kubelet.cri.run(pod.config) == pod.id
 
 
-def test_the_same_attempt_at_the_same_time_is_one_sandbox(cri: Cri, served: Served) -> None:
+def test_concurrent_requests_for_an_attempt_make_one_sandbox(cri: Cri, served: Served) -> None:
     config = pod_config(unused_name("twin"))
     before = served.snapshot()
 
@@ -33,7 +33,7 @@ def test_the_same_attempt_at_the_same_time_is_one_sandbox(cri: Cri, served: Serv
     assert served.snapshot() == before
 
 
-def test_the_next_attempt_is_another_sandbox(kubelet: Kubelet, cri: Cri) -> None:
+def test_the_next_attempt_makes_another_sandbox(kubelet: Kubelet, cri: Cri) -> None:
     pod = kubelet.pod()
     config = pod_config(pod.config.metadata.name, attempt=1)
 
@@ -60,7 +60,7 @@ def name_of(config: pb.PodSandboxConfig) -> str:
     return f"k8s_POD_{config.metadata.name}_{NAMESPACE}_{config.metadata.uid}_0"
 
 
-def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served: Served, images: Images) -> None:
+def test_only_the_duplicate_that_docker_made_late_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
     before = served.snapshot()
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     api = served.engine.api
@@ -77,7 +77,7 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
     assert served.snapshot() == before
 
 
-def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
+def test_a_dead_container_with_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
     config = pod_config(unused_name("taken"))
     holder = served.engine.api.create_container(images.busybox, name=name_of(config), labels={TYPE: TYPE_SANDBOX})["Id"]
 
@@ -88,7 +88,7 @@ def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, 
     kubelet.cri.remove(sandbox)
 
 
-def test_a_running_holder_that_is_not_ours_keeps_its_name(kubelet: Kubelet, served: Served, images: Images) -> None:
+def test_a_running_container_of_a_user_keeps_the_name(kubelet: Kubelet, served: Served, images: Images) -> None:
     config = pod_config(unused_name("taken"))
     api = served.engine.api
     holder = api.create_container(images.busybox, ["sleep", "600"], name=name_of(config))["Id"]
@@ -104,7 +104,7 @@ def test_a_running_holder_that_is_not_ours_keeps_its_name(kubelet: Kubelet, serv
         api.remove_container(holder, force=True)
 
 
-def test_a_container_that_runs_is_not_made_again(kubelet: Kubelet, cri: Cri) -> None:
+def test_a_repeated_create_of_a_running_container_returns_it(kubelet: Kubelet, cri: Cri) -> None:
     pod = kubelet.pod()
     first = kubelet.started(pod)
     metadata = cri.container_status(first).metadata
@@ -116,7 +116,7 @@ def test_a_container_that_runs_is_not_made_again(kubelet: Kubelet, cri: Cri) -> 
     assert [container.id for container in cri.containers(pod_sandbox_id=pod.id)] == [first]
 
 
-def test_a_second_container_with_the_log_of_one_that_runs_is_not_started(
+def test_a_container_with_the_log_path_of_a_running_one_is_not_started(
     kubelet: Kubelet, cri: Cri, tmp_path: Path
 ) -> None:
     pod = kubelet.pod(log_directory=str(tmp_path))
@@ -131,7 +131,7 @@ def test_a_second_container_with_the_log_of_one_that_runs_is_not_started(
     cri.start(second)
 
 
-def test_containers_that_are_not_of_pods_are_not_listed(cri: Cri, served: Served, images: Images) -> None:
+def test_containers_outside_of_pods_are_not_listed(cri: Cri, served: Served, images: Images) -> None:
     tags = {"io.kubernetes.docker.type": "container", "io.pydockershim.config": "{}"}
     other = served.engine.api.create_container(images.busybox, name="k8s-like", labels=tags)["Id"]
     try:

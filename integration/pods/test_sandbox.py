@@ -34,7 +34,7 @@ def test_a_pod_comes_and_goes_without_a_trace(served: Served, images: Images) ->
 
 def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
-    # With processes of its own: others end with the pause container, whose processes they share.
+    # With a separate PID namespace: containers in the pod's end with the pause container.
     running, created = kubelet.started(pod, linux=in_namespaces(pid=pb.CONTAINER)), kubelet.created(pod)
 
     kubelet.cri.stop(pod.id)
@@ -46,7 +46,7 @@ def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, ser
     assert not {pod.id, running, created} & served.snapshot().containers
 
 
-def test_remove_stops_a_pod_that_still_runs(kubelet: Kubelet, served: Served) -> None:
+def test_remove_stops_a_running_pod(kubelet: Kubelet, served: Served) -> None:
     before = served.snapshot()
     pod = kubelet.pod()
     kubelet.started(pod)
@@ -56,7 +56,7 @@ def test_remove_stops_a_pod_that_still_runs(kubelet: Kubelet, served: Served) ->
     assert served.snapshot() == before
 
 
-# --- what a pod says of itself ----------------------------------------------------------------------------
+# --- the status of a pod ----------------------------------------------------------------------------------
 
 
 def test_metadata_labels_and_annotations_come_back(kubelet: Kubelet, served: Served) -> None:
@@ -87,12 +87,12 @@ def test_docker_ps_shows_the_names_of_pods_and_containers(kubelet: Kubelet, serv
     assert docker_name(served, container) == f"k8s_{short}_{name}_{NAMESPACE}_{uid}_0"
 
 
-def test_docker_stats_shows_what_pause_and_containers_use(kubelet: Kubelet, served: Served) -> None:
+def test_docker_stats_shows_the_usage_of_pause_and_containers(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod)
 
     for each in (pod.id, container):
-        # Without a record of the pod's network Docker answers with zeros for containers that join it.
+        # Without a record of the pod's network Docker answers zeros for containers that join it.
         seen = served.engine.api.stats(each, stream=False, one_shot=True)
         assert seen["memory_stats"]["usage"] > 0
         assert seen["pids_stats"]["current"] > 0
@@ -108,7 +108,7 @@ def test_a_verbose_status_has_pid_and_network(kubelet: Kubelet, served: Served) 
     assert f"cri-{pod.id}" in answer.info["info"]
 
 
-def test_a_status_holds_the_containers_of_the_same_moment(kubelet: Kubelet) -> None:
+def test_a_status_has_the_containers_of_the_same_moment(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod)
 
@@ -130,7 +130,7 @@ def test_every_container_has_the_hostname_of_the_pod(kubelet: Kubelet) -> None:
     assert kubelet.cri.exec(container, "cat", "/etc/hostname").stdout == b"some-name\n"
 
 
-def test_localhost_has_an_address_where_no_hosts_file_is_mounted(kubelet: Kubelet) -> None:
+def test_localhost_resolves_without_a_mounted_hosts_file(kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
 
     assert "127.0.0.1\tlocalhost\n" in kubelet.inside(container, "cat /etc/hosts")
@@ -139,7 +139,7 @@ def test_localhost_has_an_address_where_no_hosts_file_is_mounted(kubelet: Kubele
 @pytest.mark.parametrize(
     ("name", "value"), [("net.ipv4.ip_local_port_range", "20000 21000"), ("kernel.shm_rmid_forced", "1")]
 )
-def test_sysctls_hold_in_every_container(kubelet: Kubelet, name: str, value: str) -> None:
+def test_sysctls_are_in_force_in_every_container(kubelet: Kubelet, name: str, value: str) -> None:
     pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(sysctls={name: value}))
     container = kubelet.started(pod)
 
@@ -185,7 +185,7 @@ def test_pause_and_containers_are_below_the_cgroup_parent(kubelet: Kubelet, serv
         assert any(line.endswith(served.engine.cgroup_of(container_id, parent=parent)) for line in groups)
 
 
-def test_pause_runs_as_the_user_that_was_asked_for(kubelet: Kubelet, served: Served) -> None:
+def test_pause_runs_as_the_requested_user(kubelet: Kubelet, served: Served) -> None:
     context = pb.LinuxSandboxSecurityContext(
         run_as_user=pb.Int64Value(value=1234),
         run_as_group=pb.Int64Value(value=2345),

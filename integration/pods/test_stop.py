@@ -1,4 +1,4 @@
-"""StopContainer and StopPodSandbox of what does not want to stop: frozen, hanging, or only just starting."""
+"""StopContainer and StopPodSandbox of paused, hanging and just starting containers and pods."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,7 +65,7 @@ def test_a_pod_whose_pause_container_is_paused_is_stopped(served: Served, kubele
 # --- a DEL that hangs -------------------------------------------------------------------------------------
 
 
-def test_a_release_that_hangs_is_given_up_and_repeated(faulty_node: FaultyNode) -> None:
+def test_a_hanging_network_release_times_out_and_is_repeated(faulty_node: FaultyNode) -> None:
     before = faulty_node.snapshot()
     sandbox = faulty_node.cri.run(pod_config(unused_name("hanging")))
     reserved = faulty_node.snapshot()[0].leases
@@ -89,24 +89,24 @@ def test_a_release_that_hangs_is_given_up_and_repeated(faulty_node: FaultyNode) 
 # --- StartContainer at the same time ----------------------------------------------------------------------
 
 OWN_PROCESSES = in_namespaces(pid=pb.CONTAINER)
-"""Its processes do not end with those of pause, whose pid namespace is another."""
+"""With a separate PID namespace the container's processes do not end with pause."""
 
 
 def running(served: Served, *ours: str) -> list[str]:
-    """Give those that run, of these: pods of other tests share the engine."""
+    """Return which of these containers run; pods of other tests share the engine."""
     ids = {row["Id"] for row in served.engine.api.containers(quiet=True)}
     return [container for container in ours if container in ids]
 
 
 def created(faulty_node: FaultyNode, image: str) -> tuple[str, str]:
-    """Give a sandbox and a container in it."""
+    """Return a sandbox and a container in it."""
     config = pod_config(unused_name("racing"))
     sandbox = faulty_node.cri.run(config)
     return sandbox, faulty_node.cri.create(sandbox, container_config("c", image=image, linux=OWN_PROCESSES), pod=config)
 
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: f"{moment.name.lower()} start")
-def test_a_container_that_starts_while_its_pod_is_stopped_does_not_run_on(
+def test_a_container_that_starts_while_its_pod_stops_is_stopped(
     faulty_node: FaultyNode, images: Images, moment: Moment
 ) -> None:
     sandbox, container = created(faulty_node, images.busybox)
@@ -122,10 +122,8 @@ def test_a_container_that_starts_while_its_pod_is_stopped_does_not_run_on(
     faulty_node.cri.remove(sandbox)
 
 
-def test_a_container_that_docker_starts_in_the_middle_of_a_stop_is_ended(
-    faulty_node: FaultyNode, images: Images
-) -> None:
-    """As it does when the server was killed that had asked for it, and Docker was slow."""
+def test_a_container_that_docker_starts_during_a_stop_is_stopped(faulty_node: FaultyNode, images: Images) -> None:
+    """As a slow Docker does after the server that asked for the start was killed."""
     sandbox, container = created(faulty_node, images.busybox)
     api = faulty_node.served.engine.api
 
@@ -139,7 +137,9 @@ def test_a_container_that_docker_starts_in_the_middle_of_a_stop_is_ended(
     faulty_node.cri.remove(sandbox)
 
 
-def test_a_container_that_stop_found_not_running_is_ended_by_its_start(faulty_node: FaultyNode, images: Images) -> None:
+def test_a_start_stops_its_container_if_a_concurrent_stop_saw_it_not_running(
+    faulty_node: FaultyNode, images: Images
+) -> None:
     sandbox, container = created(faulty_node, images.busybox)
     killing_pause, started = Event(), Event()
 
@@ -169,7 +169,7 @@ def test_a_container_that_stop_found_not_running_is_ended_by_its_start(faulty_no
     faulty_node.cri.remove(sandbox)
 
 
-def test_starts_and_stops_at_the_same_time_leave_nothing_running(served: Served, kubelet: Kubelet) -> None:
+def test_concurrent_starts_and_stops_leave_nothing_running(served: Served, kubelet: Kubelet) -> None:
     before = served.snapshot()
     pods = [kubelet.pod() for _ in range(6)]
     containers = [kubelet.created(pod, linux=OWN_PROCESSES) for pod in pods]

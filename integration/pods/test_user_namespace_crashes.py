@@ -1,6 +1,6 @@
-"""What is left of pods in user namespaces when parts of the node end: files keep owners, and nothing is left mounted.
+"""Pods in user namespaces after crashes on the node: files keep their owners, and no mount is left.
 
-No container starts with less isolation than it was asked for.
+No container starts with less isolation than requested.
 """
 
 import os
@@ -61,7 +61,7 @@ def pod(kubelet: Kubelet) -> Pod:
 
 @pytest.fixture
 def app(kubelet: Kubelet, pod: Pod) -> str:
-    """A container with a file of a user."""
+    """A container with a file that belongs to a user."""
     container = started(kubelet, pod)
     mark(kubelet, container)
     return container
@@ -72,7 +72,7 @@ def mark(kubelet: Kubelet, container: str) -> None:
 
 
 def assert_same(kubelet: Kubelet, container: str) -> None:
-    """Check that a container is in its user namespace, and has its files with their owners."""
+    """Assert that a container is in its user namespace, and that its files have their owners."""
     shown = kubelet.inside(
         container, "cat /proc/self/uid_map; stat -c %u /root/mine /root/of-root /bin; cat /root/mine"
     )
@@ -84,16 +84,18 @@ def wait_state(kubelet: Kubelet, container: str, state: "pb.ContainerState") -> 
 
 
 def start_by_hand(kubelet: Kubelet, engine: Engine, *containers: str) -> None:
-    """Start containers as somebody does who has nothing but Docker."""
+    """Start containers with Docker alone."""
     for container in containers:
         engine.api.start(container)
     wait_state(kubelet, containers[-1], pb.CONTAINER_RUNNING)
 
 
-# --- ends of processes ------------------------------------------------------------------------------------
+# --- killed processes -------------------------------------------------------------------------------------
 
 
-def test_pod_whose_shim_is_killed_starts_again_by_hand(served: Served, kubelet: Kubelet, pod: Pod, app: str) -> None:
+def test_a_pod_with_a_killed_containerd_shim_can_be_started_by_hand(
+    served: Served, kubelet: Kubelet, pod: Pod, app: str
+) -> None:
     for each in {shim_of(served, each) for each in (pod.id, app)}:
         os.kill(each, signal.SIGKILL)
     wait_state(kubelet, app, pb.CONTAINER_EXITED)
@@ -112,7 +114,7 @@ def shim_of(served: Served, container: str) -> int:
     return parent
 
 
-def test_killed_dockerd_ends_pods_and_they_start_again_by_hand(
+def test_pods_ended_by_a_killed_dockerd_can_be_started_by_hand(
     served: Served, kubelet: Kubelet, pod: Pod, app: str
 ) -> None:
     served.engine.kill()
@@ -125,7 +127,7 @@ def test_killed_dockerd_ends_pods_and_they_start_again_by_hand(
     assert_same(kubelet, app)
 
 
-def test_container_does_not_start_without_its_pod(served: Served, kubelet: Kubelet, pod: Pod, app: str) -> None:
+def test_a_container_does_not_start_without_its_pod(served: Served, kubelet: Kubelet, pod: Pod, app: str) -> None:
     for each in (app, pod.id):
         served.engine.api.kill(each)
     wait_state(kubelet, app, pb.CONTAINER_EXITED)
@@ -135,7 +137,7 @@ def test_container_does_not_start_without_its_pod(served: Served, kubelet: Kubel
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_pods_live_through_a_restart_of_dockerd_with_live_restore(served: Served, images: Images, how: str) -> None:
+def test_pods_survive_a_restart_of_dockerd_with_live_restore(served: Served, images: Images, how: str) -> None:
     mounts = mounts_of_host()
     with served.engine.configured(**{"live-restore": True}):
         served.wait_answers()
@@ -164,9 +166,7 @@ def test_pods_live_through_a_restart_of_dockerd_with_live_restore(served: Served
 # --- orders -----------------------------------------------------------------------------------------------
 
 
-def test_container_that_was_ordered_before_a_crash_of_the_server_starts(
-    served: Served, kubelet: Kubelet, pod: Pod
-) -> None:
+def test_a_container_whose_order_was_written_before_a_crash_starts(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     container = created(kubelet, pod)
     served.server.kill()
     served.restart()
@@ -176,9 +176,7 @@ def test_container_that_was_ordered_before_a_crash_of_the_server_starts(
     assert kubelet.inside(container, "cat /proc/self/uid_map").split()[1] == str(FIRST)
 
 
-def test_container_that_a_crash_of_the_server_left_without_order_is_made_again(
-    served: Served, kubelet: Kubelet, pod: Pod
-) -> None:
+def test_a_container_that_a_crash_left_without_order_is_replaced(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     name = pb.ContainerMetadata(name="app")
     left = created(kubelet, pod, metadata=name)
     served.server.kill()
@@ -193,7 +191,7 @@ def test_container_that_a_crash_of_the_server_left_without_order_is_made_again(
     assert left not in {each.id for each in kubelet.cri.containers()}
 
 
-def test_orders_of_what_is_gone_are_swept_at_the_next_start(served: Served, kubelet: Kubelet, pod: Pod) -> None:
+def test_a_starting_server_deletes_orders_of_missing_containers(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     stays, goes = created(kubelet, pod), created(kubelet, pod)
     served.server.kill()
     served.engine.api.remove_container(goes)
@@ -208,7 +206,7 @@ def test_orders_of_what_is_gone_are_swept_at_the_next_start(served: Served, kube
     assert kubelet.inside(stays, "cat /proc/self/uid_map").split()[1] == str(FIRST)
 
 
-def test_no_room_for_an_order_fails_the_create_and_leaves_nothing(served: Served, kubelet: Kubelet, pod: Pod) -> None:
+def test_a_full_disk_for_orders_fails_the_create_and_leaves_nothing(served: Served, kubelet: Kubelet, pod: Pod) -> None:
     orders = Disk(served.engine.home / ORDERS)
     with orders.mounted():
         before = {row["Id"] for row in served.engine.api.containers(all=True)}
@@ -232,7 +230,7 @@ def test_no_room_for_an_order_fails_the_create_and_leaves_nothing(served: Served
 
 @pytest.fixture
 def fault(served: Served, tmp_path: Path) -> Iterator[Path]:
-    """The file that says where the runtime of the engine fails, see `faulty_runtime`."""
+    """The file that sets where the engine's runtime fails, see `faulty_runtime`."""
     script = served.engine.home / "oci-runtime"
     before = script.read_text()
     file = tmp_path / "fault"
@@ -245,7 +243,7 @@ def fault(served: Served, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("member", ["pause", "app"])
 @pytest.mark.parametrize("kind", faulty_runtime.FAULTS)
-def test_runtime_that_fails_at_any_step_starts_nothing_and_leaves_nothing(
+def test_a_runtime_that_fails_at_any_step_starts_nothing_and_leaves_nothing(
     served: Served, kubelet: Kubelet, pod: Pod, fault: Path, tmp_path: Path, kind: str, member: str
 ) -> None:
     api = served.engine.api
@@ -282,7 +280,7 @@ def image_volume(served: Served, image: str) -> Sequence[pb.Mount]:
 
 
 def steps_of_a_start(served: Served, container: str, fault: Path) -> list[str]:
-    """Start a container, which succeeds, and end it. Return the steps of the runtime."""
+    """Start a container without a fault, and stop it. Return the runtime's steps."""
     api = served.engine.api
     fault.write_text("")
     if api.inspect_container(container)["State"]["Running"]:
@@ -301,7 +299,7 @@ def start_by_hand_all(kubelet: Kubelet, served: Served, pod: Pod, app: str) -> N
 
 
 def programs_left() -> list[int]:
-    """Return the processes of the runtime, such as a child that waits for nobody."""
+    """Return the pids of the runtime's processes, such as a child left behind."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     return [pid for pid in pids if os.fsencode(_PROGRAM) in command(pid)]
 
@@ -311,7 +309,7 @@ def programs_left() -> list[int]:
 
 @pytest.fixture
 def rebooted(node: Node, engine_name: str, node_dirs: NodeDirs) -> Iterator[Served]:
-    """A server on an engine of its own, whose machine can be rebooted."""
+    """A server on a separate engine, on a machine whose reboot can be simulated."""
     engine = make_engine(node, engine_name, variant="-reboot")
     engine.start()
     try:
@@ -325,7 +323,7 @@ def rebooted(node: Node, engine_name: str, node_dirs: NodeDirs) -> Iterator[Serv
 
 
 def reboot(served: Served) -> None:
-    """Let the machine lose power and start again: processes, mounts and what is below /run are gone."""
+    """Simulate a power loss: processes, mounts and the files below /run are gone."""
     engine = served.engine
     served.server.kill()
     containers = engine.api.containers(quiet=True)
@@ -333,7 +331,7 @@ def reboot(served: Served) -> None:
     containerd = engine.containerd()
     engine.kill()
     for pid in (*shims(engine), *processes, *([containerd] if containerd else [])):
-        with suppress(ProcessLookupError):  # it has ended with another
+        with suppress(ProcessLookupError):  # it ended with another process
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
     for directory in (engine.home, served.dirs.netns):
@@ -349,7 +347,7 @@ def reboot(served: Served) -> None:
     served.restart()
 
 
-def test_pod_is_as_before_when_it_is_started_by_hand_after_a_reboot(rebooted: Served) -> None:
+def test_a_pod_started_by_hand_after_a_reboot_is_as_before(rebooted: Served) -> None:
     mounts = set(mounts_of_host())
     with kubelet_of(rebooted, node_images.BUSYBOX) as kubelet:
         pod = pod_of(kubelet)

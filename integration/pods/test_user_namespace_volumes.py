@@ -1,4 +1,4 @@
-"""Volumes of all kinds and set-uid programs in pods that are in user namespaces."""
+"""Volumes of all kinds and set-uid programs in pods with user namespaces."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ GROUP = 3000
 LAYERS = 110
 TALL = "node.test/tall:1"
 STRANGER = 12345
-"""A user of the node, of no pod."""
+"""A user of the node whose id belongs to no pod."""
 AS_USER = {"run_as_user": pb.Int64Value(value=IMAGE_USER)}
 
 
@@ -45,7 +45,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
 
 @contextmanager
 def mounted(directory: Path, *words: str) -> Iterator[Path]:
-    """Have something mounted on a new directory while the block runs."""
+    """Mount on a new directory while the block runs; `words` are the arguments of mount(8)."""
     directory.mkdir()
     subprocess.run(["mount", *words, directory], check=True)
     try:
@@ -54,8 +54,8 @@ def mounted(directory: Path, *words: str) -> Iterator[Path]:
         subprocess.run(["umount", directory], check=True)
 
 
-def test_volume_belongs_to_the_group_of_the_pod(kubelet: Kubelet, tmp_path: Path) -> None:
-    """A kubelet gives volumes to `fsGroup` before it mounts them."""
+def test_a_volume_belongs_to_the_pods_fsgroup(kubelet: Kubelet, tmp_path: Path) -> None:
+    """A kubelet changes the group of volumes to `fsGroup` before it mounts them."""
     os.chown(tmp_path, 0, GROUP)
     tmp_path.chmod(0o2775)
     users = own_users()
@@ -72,8 +72,8 @@ def test_volume_belongs_to_the_group_of_the_pod(kubelet: Kubelet, tmp_path: Path
     assert (new.st_uid, new.st_gid) == (IMAGE_USER, GROUP)
 
 
-def test_parts_of_volumes_are_mounted_by_themselves(kubelet: Kubelet, tmp_path: Path) -> None:
-    """A kubelet binds a `subPath` to a path of its own first, a file to a file."""
+def test_subpaths_of_volumes_can_be_mounted(kubelet: Kubelet, tmp_path: Path) -> None:
+    """A kubelet first bind-mounts a `subPath` to a path in its directory: a file to a file."""
     whole = tmp_path / "volume"
     (whole / "part").mkdir(parents=True)
     (whole / "part/inside").write_text("inside\n")
@@ -96,7 +96,7 @@ def test_parts_of_volumes_are_mounted_by_themselves(kubelet: Kubelet, tmp_path: 
     assert (whole / "part/new").stat().st_uid == 0
 
 
-def test_volume_in_memory_is_shared_and_has_its_size(kubelet: Kubelet, tmp_path: Path) -> None:
+def test_a_volume_in_memory_is_shared_and_has_its_size(kubelet: Kubelet, tmp_path: Path) -> None:
     with mounted(tmp_path / "memory", "-t", "tmpfs", "-o", "size=64k,mode=1777", "none") as memory:
         pod = pod_of(kubelet)
         root = started(kubelet, pod, mounts=[volume(memory)])
@@ -114,8 +114,10 @@ def test_volume_in_memory_is_shared_and_has_its_size(kubelet: Kubelet, tmp_path:
     assert owner == IMAGE_USER
 
 
-def test_projected_files_are_read_by_their_owner_alone_and_change_at_once(kubelet: Kubelet, tmp_path: Path) -> None:
-    """A kubelet writes a directory of files and turns the link `..data` to it."""
+def test_projected_files_are_readable_only_by_their_owner_and_change_atomically(
+    kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """A kubelet writes the files to a new directory and moves the link `..data` to it."""
 
     def project(version: str) -> None:
         directory = tmp_path / f"..{version}"
@@ -146,7 +148,7 @@ def test_projected_files_are_read_by_their_owner_alone_and_change_at_once(kubele
     assert kubelet.inside(user, "cat /volume/token") == "two\n"
 
 
-def test_termination_message_reaches_the_node(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
+def test_the_termination_message_reaches_the_node(served: Served, kubelet: Kubelet, tmp_path: Path) -> None:
     log = tmp_path / "termination-log"
     log.touch(mode=0o666)
     log.chmod(0o666)
@@ -160,7 +162,7 @@ def test_termination_message_reaches_the_node(served: Served, kubelet: Kubelet, 
     assert log.read_text() == "why\n"
 
 
-def test_directory_of_an_image_is_a_volume(served: Served, kubelet: Kubelet) -> None:
+def test_a_directory_of_an_image_can_be_a_volume(served: Served, kubelet: Kubelet) -> None:
     if served.engine.name in ("20.10", "26"):
         pytest.skip("this engine mounts no images")
     mount = volume(Path(), at="/image", image=pb.ImageSpec(image=kubelet.image), image_sub_path="etc", readonly=True)
@@ -176,7 +178,7 @@ def test_directory_of_an_image_is_a_volume(served: Served, kubelet: Kubelet) -> 
 
 @pytest.fixture
 def tall(served: Served, node: Node) -> Iterator[str]:
-    """An image of so many layers that their names fill what the kernel takes for one mount."""
+    """An image with so many layers that their names fill the option string of a mount."""
     layers = tuple((File(f"layer{number}", b"%d" % number),) for number in range(LAYERS))
     image = replace(busybox_image(node.busybox, reference=TALL), above=layers)
     load(served.engine.api, image)
@@ -186,7 +188,7 @@ def tall(served: Served, node: Node) -> Iterator[str]:
     wait_no_image(served.cri, TALL)
 
 
-def test_image_may_have_as_many_layers_as_docker_takes(served: Served, kubelet: Kubelet, tall: str) -> None:
+def test_an_image_may_have_as_many_layers_as_docker_allows(served: Served, kubelet: Kubelet, tall: str) -> None:
     mount = volume(Path(), at="/image", image=pb.ImageSpec(image=tall), readonly=True)
     mount.host_path = ""
     mounts = [] if served.engine.name in ("20.10", "26") else [mount]
@@ -199,8 +201,8 @@ def test_image_may_have_as_many_layers_as_docker_takes(served: Served, kubelet: 
     kubelet.remove_all()
 
 
-def test_mount_of_the_node_arrives_in_a_container_that_asks_for_it(kubelet: Kubelet, tmp_path: Path) -> None:
-    """`HostToContainer`. The later mount has no mapping: the kernel maps those that were there."""
+def test_a_later_mount_of_the_node_propagates_into_the_container(kubelet: Kubelet, tmp_path: Path) -> None:
+    """`HostToContainer`. The later mount is not id-mapped: the kernel maps only mounts that exist at the start."""
     tmp_path.chmod(0o755)
     mount = volume(tmp_path, propagation=pb.PROPAGATION_HOST_TO_CONTAINER)
     container = started(kubelet, pod_of(kubelet), mounts=[mount])
@@ -210,11 +212,11 @@ def test_mount_of_the_node_arrives_in_a_container_that_asks_for_it(kubelet: Kube
         assert kubelet.inside(container, "cat /volume/later/file") == "here\n"
 
 
-# Set-uid programs: one that the root of a pod has made gives nobody the node's root.
+# Set-uid programs that the root of a pod makes give nobody the node's root.
 
 
 def with_sleep(directory: Path) -> list[pb.Mount]:
-    """Bring a program that does not give set-uid privileges away as busybox does, with the libraries of the node."""
+    """Mount the node's sleep and its libraries; busybox would drop set-uid privileges."""
     shutil.copy("/usr/bin/sleep", directory / "sleep")
     paths = {"/tools": directory, "/lib": Path("/lib").resolve(), "/lib64": Path("/lib64").resolve()}
     return [pb.Mount(host_path=str(path), container_path=at, readonly=True) for at, path in paths.items()]
@@ -233,10 +235,10 @@ def uid_of_child(served: Served, container: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/own/sleep", "/volume/sleep"], ids=["layer", "volume"])
-def test_set_uid_program_makes_a_user_the_root_of_the_pod_only(
+def test_a_set_uid_program_gives_a_user_only_the_pods_root(
     served: Served, kubelet: Kubelet, tmp_path: Path, path: str
 ) -> None:
-    """Also where the file on disk belongs to the node's root."""
+    """Also if the file on disk belongs to the node's root."""
     for name in ("tools", "volume"):
         (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
@@ -253,10 +255,10 @@ def test_set_uid_program_makes_a_user_the_root_of_the_pod_only(
     assert api.exec_inspect(made)["ExitCode"] == 0
 
 
-def test_set_uid_program_of_a_pod_is_none_for_a_pod_that_does_not_know_its_owner(
+def test_a_set_uid_program_has_no_effect_in_a_pod_without_its_owner(
     served: Served, kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    """The program belongs to the node's root, and the other pod has the volume without a mapping."""
+    """The program belongs to the node's root, and the other pod mounts the volume without a mapping."""
     for name in ("tools", "volume"):
         (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
@@ -274,7 +276,7 @@ def test_set_uid_program_of_a_pod_is_none_for_a_pod_that_does_not_know_its_owner
     assert uid_of_child(served, container) == FIRST + SIZE + IMAGE_USER
 
 
-def test_set_uid_program_in_a_writable_layer_is_out_of_reach_for_users_of_the_node(
+def test_users_of_the_node_cannot_execute_a_set_uid_program_in_a_writable_layer(
     served: Served, kubelet: Kubelet
 ) -> None:
     """On disk it belongs to the node's root."""
@@ -292,6 +294,6 @@ def test_set_uid_program_in_a_writable_layer_is_out_of_reach_for_users_of_the_no
 
 
 def can_execute(path: Path) -> bool:
-    """Return whether a user of the node, of no pod, can execute a file."""
+    """Return whether a user of the node can execute a file."""
     words = ["test", "-x", str(path)]
     return subprocess.run(words, user=STRANGER, group=STRANGER, extra_groups=[], check=False).returncode == 0

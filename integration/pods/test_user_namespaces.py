@@ -1,4 +1,4 @@
-"""Pods in user namespaces of their own, as `hostUsers: false` makes them."""
+"""Pods with `hostUsers: false`, each in a separate user namespace."""
 
 import fcntl
 import os
@@ -55,7 +55,7 @@ def has_lines(log: Path, count: int) -> bool:
     return len(log.read_text().splitlines()) == count
 
 
-def test_pod_owns_its_namespaces(served: Served, kubelet: Kubelet) -> None:
+def test_a_pods_user_namespace_owns_its_other_namespaces(served: Served, kubelet: Kubelet) -> None:
     pod = pod_of(kubelet)
     container = started(kubelet, pod)
 
@@ -69,7 +69,7 @@ def test_pod_owns_its_namespaces(served: Served, kubelet: Kubelet) -> None:
     assert proc_status(served, container)["Uid"] == [str(FIRST)] * 4
 
 
-def test_two_pods_have_the_ranges_that_were_asked_for(kubelet: Kubelet) -> None:
+def test_two_pods_have_the_requested_id_ranges(kubelet: Kubelet) -> None:
     one, other = pod_of(kubelet), pod_of(kubelet, FIRST + SIZE)
 
     ranges = [kubelet.inside(started(kubelet, pod), "cat /proc/self/uid_map").split()[1] for pod in (one, other)]
@@ -90,7 +90,7 @@ def test_files_of_the_image_and_of_volumes_keep_their_owners(kubelet: Kubelet, t
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "below Docker's data"])
-def test_mount_without_mappings_keeps_the_hosts_ids(
+def test_a_mount_without_mappings_keeps_the_hosts_ids(
     served: Served, kubelet: Kubelet, tmp_path: Path, place: str
 ) -> None:
     path = tmp_path if place == "elsewhere" else served.engine.home / "data" / unused_name("plain")
@@ -105,7 +105,9 @@ def test_mount_without_mappings_keeps_the_hosts_ids(
     assert kubelet.inside(container, "stat -c %u /volume/of-root /volume/of-pod").split() == ["65534", "0"]
 
 
-def test_every_capability_inside_reads_no_file_of_the_hosts_root(kubelet: Kubelet, tmp_path: Path) -> None:
+def test_a_container_with_all_capabilities_cannot_read_files_of_the_hosts_root(
+    kubelet: Kubelet, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host\n")
     secret.chmod(0o600)
@@ -118,14 +120,14 @@ def test_every_capability_inside_reads_no_file_of_the_hosts_root(kubelet: Kubele
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def test_root_can_be_read_only(kubelet: Kubelet) -> None:
+def test_the_root_file_system_can_be_read_only(kubelet: Kubelet) -> None:
     container = started(kubelet, pod_of(kubelet), context={"readonly_rootfs": True})
 
     assert "Read-only file system" in kubelet.inside(container, "touch /new")
     assert kubelet.inside(container, "echo x > /dev/shm/new && stat -c %u /bin /dev/shm/new").split() == ["0", "0"]
 
 
-def test_output_goes_to_the_log_also_through_dev_stdout(served: Served, kubelet: Kubelet) -> None:
+def test_output_to_dev_stdout_reaches_the_log(served: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod(log_directory=str(served.dirs.logs), **in_context(namespace_options=own_users()))
     script = "echo plain; echo opened > /dev/stdout; echo error > /dev/stderr; sleep 3600"
     for user in (0, IMAGE_USER):
@@ -136,7 +138,7 @@ def test_output_goes_to_the_log_also_through_dev_stdout(served: Served, kubelet:
         assert {line.rpartition(" ")[2] for line in log.read_text().splitlines()} == {"plain", "opened", "error"}
 
 
-def test_exec_runs_as_the_root_and_the_user_of_the_pod(kubelet: Kubelet) -> None:
+def test_exec_runs_as_the_pods_root_or_the_containers_user(kubelet: Kubelet) -> None:
     pod = pod_of(kubelet)
     root = started(kubelet, pod)
     user = started(kubelet, pod, context={"run_as_user": pb.Int64Value(value=IMAGE_USER)})
@@ -145,7 +147,7 @@ def test_exec_runs_as_the_root_and_the_user_of_the_pod(kubelet: Kubelet) -> None
     assert kubelet.inside(user, "id -u; echo opened > /dev/stdout") == "1000\nopened\n"
 
 
-def test_containers_share_memory_and_pids_as_the_pod_says(kubelet: Kubelet) -> None:
+def test_containers_share_ipc_and_pid_namespaces_as_requested(kubelet: Kubelet) -> None:
     options = own_users()
     options.pid = pb.POD
     pod = kubelet.pod(**in_context(namespace_options=options))
@@ -173,7 +175,7 @@ def test_root_of_the_pod_binds_low_ports_pings_and_mounts_sysctls(kubelet: Kubel
     assert "denied" not in shown
 
 
-def test_unmasked_proc_is_whole(kubelet: Kubelet) -> None:
+def test_unmasked_proc_hides_nothing(kubelet: Kubelet) -> None:
     options = own_users()
     pod = kubelet.pod(**in_context(namespace_options=options))
     unmasked = pb.LinuxContainerSecurityContext(namespace_options=options)
@@ -182,7 +184,7 @@ def test_unmasked_proc_is_whole(kubelet: Kubelet) -> None:
     assert kubelet.inside(container, "grep -c ' /proc/' /proc/mounts").strip() == "0"
 
 
-def test_host_network_can_be_had_in_a_user_namespace(served: Served, kubelet: Kubelet) -> None:
+def test_a_pod_in_a_user_namespace_can_use_the_host_network(served: Served, kubelet: Kubelet) -> None:
     assert served.cri.runtime.Status(pb.StatusRequest()).features.user_namespaces_host_network
     container = started(kubelet, pod_of(kubelet, network=pb.NODE))
 
@@ -192,7 +194,7 @@ def test_host_network_can_be_had_in_a_user_namespace(served: Served, kubelet: Ku
     assert {name for _, name in socket.if_nameindex()} <= set(shown.split())
 
 
-def test_container_that_a_user_starts_again_has_its_namespace_and_its_files(served: Served, kubelet: Kubelet) -> None:
+def test_a_container_that_a_user_restarts_has_its_namespace_and_files(served: Served, kubelet: Kubelet) -> None:
     container = started(kubelet, pod_of(kubelet))
     kubelet.inside(container, "touch /mine; chown 1000 /mine")
 
@@ -207,7 +209,7 @@ def test_container_that_a_user_starts_again_has_its_namespace_and_its_files(serv
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "newer", "open to others"])
-def test_container_without_a_sound_order_does_not_start(served: Served, kubelet: Kubelet, damage: str) -> None:
+def test_a_container_with_a_damaged_order_does_not_start(served: Served, kubelet: Kubelet, damage: str) -> None:
     pod = pod_of(kubelet)
     container = kubelet.created(pod, **secured(namespace_options=own_users()))
     order = served.engine.home / "oci" / container
@@ -240,7 +242,7 @@ def test_container_without_a_sound_order_does_not_start(served: Served, kubelet:
         (own_users(ipc=pb.NODE), "ipc"),
     ],
 )
-def test_pod_that_cannot_have_a_user_namespace_is_refused(
+def test_a_pod_that_cannot_have_a_user_namespace_is_refused(
     kubelet: Kubelet, options: pb.NamespaceOption, field: str
 ) -> None:
     code, message = refusal(lambda: kubelet.pod(**in_context(namespace_options=options)))
@@ -249,7 +251,7 @@ def test_pod_that_cannot_have_a_user_namespace_is_refused(
     assert f"config.linux.security_context.namespace_options.{field}" in message
 
 
-def test_container_with_other_users_than_its_pod_is_refused(kubelet: Kubelet, tmp_path: Path) -> None:
+def test_a_container_with_other_mappings_than_its_pod_is_refused(kubelet: Kubelet, tmp_path: Path) -> None:
     pod = pod_of(kubelet)
 
     other = refusal(lambda: kubelet.created(pod, **secured(namespace_options=own_users(FIRST + SIZE))))
@@ -279,7 +281,9 @@ def overlay(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", layers], check=True)
 
 
-def test_failed_start_leaves_no_mount_and_a_later_one_works(served: Served, kubelet: Kubelet, overlay: Path) -> None:
+def test_a_failed_start_leaves_no_mount_and_a_later_start_works(
+    served: Served, kubelet: Kubelet, overlay: Path
+) -> None:
     pod = pod_of(kubelet)
     container = kubelet.created(pod, mounts=[volume(overlay)], **secured(namespace_options=own_users()))
     before = mounts_of_host()
@@ -294,7 +298,7 @@ def test_failed_start_leaves_no_mount_and_a_later_one_works(served: Served, kube
     assert kubelet.inside(container, "cat /proc/self/uid_map").split()[1] == str(FIRST)
 
 
-def test_image_volume_has_the_owners_of_its_image_and_is_read_only(served: Served, kubelet: Kubelet) -> None:
+def test_an_image_volume_has_its_images_owners_and_is_read_only(served: Served, kubelet: Kubelet) -> None:
     if served.engine.name in ("20.10", "26"):
         pytest.skip("this engine mounts no images")
     mount = volume(Path(), at="/image", image=pb.ImageSpec(image=kubelet.image), readonly=True)
@@ -317,7 +321,7 @@ def test_no_descriptor_of_the_runtime_reaches_a_container(served: Served, kubele
     assert {line.partition(":")[0] for line in in_exec.splitlines()} == {"/", "pipe", "/dev/null"}
 
 
-def test_fifo_and_socket_of_the_node_can_be_mounted(kubelet: Kubelet, tmp_path: Path) -> None:
+def test_a_fifo_and_a_socket_of_the_node_can_be_mounted(kubelet: Kubelet, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
@@ -329,7 +333,7 @@ def test_fifo_and_socket_of_the_node_can_be_mounted(kubelet: Kubelet, tmp_path: 
     assert shown == ["fifo 0", "socket 0"]
 
 
-def test_privileged_container_has_no_power_over_the_node(served: Served, kubelet: Kubelet) -> None:
+def test_a_privileged_container_has_no_power_over_the_node(served: Served, kubelet: Kubelet) -> None:
     options = own_users()
     pod = kubelet.pod(**in_context(namespace_options=options, privileged=True))
     container = started(kubelet, pod, context={"privileged": True})
@@ -345,8 +349,8 @@ def test_privileged_container_has_no_power_over_the_node(served: Served, kubelet
     assert [line for line in shown if line == "mounted"] == ["mounted"]
 
 
-def test_privileged_container_opens_no_device_of_the_nodes_root(kubelet: Kubelet) -> None:
-    """Kubernetes and containerd do not refuse `privileged` beside `hostUsers: false` either."""
+def test_a_privileged_container_cannot_open_devices_of_the_nodes_root(kubelet: Kubelet) -> None:
+    """Kubernetes and containerd accept `privileged` with `hostUsers: false` too."""
     device = next(path for path in Path("/dev").glob("loop[0-9]*") if not path.stat().st_mode & 0o007)
     pod = kubelet.pod(**in_context(namespace_options=own_users(), privileged=True))
     container = started(kubelet, pod, context={"privileged": True})
@@ -357,7 +361,7 @@ def test_privileged_container_opens_no_device_of_the_nodes_root(kubelet: Kubelet
     assert shown.count("Permission denied") == 2
 
 
-def test_container_started_again_after_its_process_was_killed_keeps_its_files(served: Served, kubelet: Kubelet) -> None:
+def test_a_container_restarted_after_a_kill_keeps_its_files(served: Served, kubelet: Kubelet) -> None:
     container = started(kubelet, pod_of(kubelet))
     kubelet.inside(container, "touch /mine; chown 1000 /mine")
     before = mounts_of_host()
@@ -375,7 +379,7 @@ def test_container_started_again_after_its_process_was_killed_keeps_its_files(se
     assert mounts_of_host() == before
 
 
-def test_pod_with_a_killed_shim_leaves_no_mount(served: Served, kubelet: Kubelet) -> None:
+def test_a_pod_with_a_killed_containerd_shim_leaves_no_mount(served: Served, kubelet: Kubelet) -> None:
     before = mounts_of_host()
     pod = pod_of(kubelet)
     container = started(kubelet, pod)
@@ -391,7 +395,7 @@ def test_pod_with_a_killed_shim_leaves_no_mount(served: Served, kubelet: Kubelet
     assert mounts_of_host() == before
 
 
-def test_statistics_are_those_of_the_pod(served: Served, kubelet: Kubelet) -> None:
+def test_statistics_count_the_pods_processes(served: Served, kubelet: Kubelet) -> None:
     pod = pod_of(kubelet)
     container = started(kubelet, pod, "sh", "-c", "x=$(head -c 9000000 /dev/zero | tr '\\0' x); sleep 3600; exit")
 
@@ -405,7 +409,7 @@ def test_statistics_are_those_of_the_pod(served: Served, kubelet: Kubelet) -> No
     assert wait_until(lambda: pod_stats(served, pod).linux.process.process_count.value == 3)
 
 
-def test_container_that_is_killed_for_its_memory_says_so(served: Served, kubelet: Kubelet) -> None:
+def test_a_memory_kill_in_a_user_namespace_is_reported(served: Served, kubelet: Kubelet) -> None:
     limit = pb.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
     context = pb.LinuxContainerSecurityContext(namespace_options=own_users())
     hog = 'x=$(head -c 65000000 /dev/zero | tr "\\0" x); exit 0'
@@ -418,7 +422,7 @@ def test_container_that_is_killed_for_its_memory_says_so(served: Served, kubelet
     assert (status.exit_code, status.reason) == (137, "OOMKilled")
 
 
-def test_limits_of_a_container_change_while_it_runs(served: Served, kubelet: Kubelet) -> None:
+def test_limits_of_a_running_container_can_change(served: Served, kubelet: Kubelet) -> None:
     container = started(kubelet, pod_of(kubelet))
     resources = pb.LinuxContainerResources(memory_limit_in_bytes=64 << 20, memory_swap_limit_in_bytes=64 << 20)
 

@@ -1,4 +1,4 @@
-"""What `crictl inspect` and `crictl inspectp` show beyond the status, under the names that containerd gives it."""
+"""The verbose information of `crictl inspect` and `crictl inspectp`, under containerd's names."""
 
 import json
 from typing import Any
@@ -21,13 +21,13 @@ def inspectp(kubelet: Kubelet, pod: Pod) -> dict[str, Any]:
     return found
 
 
-def test_a_container_that_runs_has_the_specification_of_its_runtime(kubelet: Kubelet, pod: Pod) -> None:
+def test_a_running_containers_info_has_its_runtime_spec(kubelet: Kubelet, pod: Pod) -> None:
     fields = secured(seccomp=Profile(profile_type=Profile.RuntimeDefault))
     container = kubelet.started(pod, **fields)
 
     info = inspect(kubelet, container)
 
-    # As the Kubernetes tutorial on seccomp reads it.
+    # The Kubernetes tutorial on seccomp reads this path.
     assert info["runtimeSpec"]["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
     assert info["runtimeType"] == "io.containerd.runc.v2"
     assert info["snapshotter"]
@@ -36,7 +36,7 @@ def test_a_container_that_runs_has_the_specification_of_its_runtime(kubelet: Kub
     assert info["privileged"] is False
 
 
-def test_a_privileged_container_says_so(kubelet: Kubelet) -> None:
+def test_the_info_of_a_privileged_container_says_so(kubelet: Kubelet) -> None:
     privileged = pb.LinuxSandboxSecurityContext(privileged=True)
     pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=privileged))
     fields = secured(privileged=True)
@@ -45,7 +45,7 @@ def test_a_privileged_container_says_so(kubelet: Kubelet) -> None:
     assert inspect(kubelet, container)["privileged"] is True
 
 
-def test_a_container_that_has_ended_has_no_specification(kubelet: Kubelet, pod: Pod) -> None:
+def test_an_exited_containers_info_has_no_runtime_spec(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     kubelet.cri.stop_container(container)
 
@@ -55,7 +55,7 @@ def test_a_container_that_has_ended_has_no_specification(kubelet: Kubelet, pod: 
     assert info["config"]["metadata"]["name"]
 
 
-def test_a_pod_has_the_specification_of_its_pause_container(kubelet: Kubelet, pod: Pod) -> None:
+def test_a_pods_info_has_the_runtime_spec_of_its_pause_container(kubelet: Kubelet, pod: Pod) -> None:
     info = inspectp(kubelet, pod)
 
     namespaces = {each["type"]: each for each in info["runtimeSpec"]["linux"]["namespaces"]}

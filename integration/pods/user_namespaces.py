@@ -1,4 +1,4 @@
-"""Pods in user namespaces of their own, as a kubelet asks for them: what several files of tests need."""
+"""Pods in user namespaces, configured as a kubelet does; helpers of several test files."""
 
 import os
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from shim.checkpoint.root import ORDERS
 
 SIZE = 1 << 16
 FIRST = 40_000 * SIZE
-"""The host's id of root in the pods here: a kubelet gives out ranges up to the highest ids, above 2^31 as well."""
+"""The host's id of the pods' root. A kubelet gives ranges up to the highest ids, also above 2^31."""
 IMAGE_USER = 1000
-"""A user of the image."""
+"""A user's id in the image."""
 
 
 def mapping(first: int = FIRST, length: int = SIZE) -> list[pb.IDMapping]:
@@ -39,7 +39,7 @@ def volume(path: Path, *, at: str = "/volume", first: int = FIRST, **fields: Any
 
 @contextmanager
 def kubelet_of(served: Served, image: str) -> Iterator[Kubelet]:
-    """Make pods inside the block; after it nothing of them is left, and no order."""
+    """Make pods inside the block; afterwards no pod and no order may be left."""
     before, orders = served.snapshot(), orders_of(served)
     made = Kubelet(served.cri, image)
     wait_until(lambda: features(served.cri).user_namespaces, seconds=10)
@@ -50,7 +50,7 @@ def kubelet_of(served: Served, image: str) -> Iterator[Kubelet]:
 
 
 def features(cri: Cri) -> pb.RuntimeHandlerFeatures:
-    """Return what the default handler can do."""
+    """Return the features of the default handler."""
     answer = cri.runtime.Status(pb.StatusRequest())
     return next(handler.features for handler in answer.runtime_handlers if handler.name == "")
 
@@ -80,5 +80,5 @@ def started(kubelet: Kubelet, pod: Pod, *command: str, context: dict[str, Any] |
 
 
 def mounts_of_host() -> list[str]:
-    """Return the path of every mount in the mount namespace of the node, one that is twice there twice."""
+    """Return the path of every mount in the node's mount namespace, with duplicates."""
     return sorted(os.fsdecode(line.split()[4]) for line in Path("/proc/self/mountinfo").read_bytes().splitlines())

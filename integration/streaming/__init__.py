@@ -1,1 +1,1 @@
-"""Exec, attach and port-forward, driven by clients that are not ours."""
+"""Exec, attach and port-forward, driven by clients of other projects."""

@@ -1,6 +1,6 @@
-"""As much of a Kubernetes API server as kubectl needs to exec, attach and port-forward.
+"""The part of a Kubernetes API server that kubectl needs for exec, attach and port-forward.
 
-It asks our CRI for the URL and passes the upgraded connection through, as API server and kubelet do together.
+It gets the URL from the CRI and forwards the upgraded connection, as API server and kubelet do together.
 """
 
 import json
@@ -29,7 +29,7 @@ _RESOURCES = {
 
 
 class ApiServer:
-    """Serves the pods of one node on loopback. `pods` maps names of pods to ids of their sandboxes."""
+    """Serves the pods of a node on loopback. `pods` maps names of pods to ids of their sandboxes."""
 
     def __init__(self, cri: Cri) -> None:
         self.pods: dict[str, str] = {}
@@ -46,11 +46,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """For `kubectl --server`."""
+        """The argument of `kubectl --server`."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """End it with all its connections."""
+        """Stop the server and close its connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connected in list(self._open):
@@ -155,10 +155,10 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _splice(client: socket.socket, runtime: socket.socket) -> None:
-    """Copy both ways until one of the two ends, then end the other.
+    """Copy both ways until either side ends, then end the other side.
 
-    Kubernetes' proxies close both sides at once, and a client that is busy can lose what it has not read yet: kubectl
-    takes an exec whose status is lost for one that has succeeded. Here a client reads to the end what it was sent.
+    Kubernetes' proxies close both sides at once, and a busy client can lose data that it has not read: kubectl takes an
+    exec whose status is lost for a success. Here a client can read everything that was sent to it.
     """
     upward = threading.Thread(target=_copy_up, args=(client, runtime), daemon=True)
     upward.start()

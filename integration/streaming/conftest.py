@@ -1,4 +1,4 @@
-"""Pods, an API server in front of them, and the kubectl that talks to it."""
+"""Fixtures: pods, an API server in front of them, and kubectl."""
 
 import os
 import subprocess
@@ -21,24 +21,24 @@ SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """One kubectl, against one API server."""
+    """A version of kubectl, configured for an API server."""
 
     program: Path
     server: ApiServer
     home: Path
 
     def command(self, *arguments: str) -> list[str]:
-        """Give the command line."""
+        """Return the command line."""
         return [str(self.program), f"--server={self.server.url}", f"--cache-dir={self.home}/cache", *arguments]
 
     def environ(self) -> dict[str, str]:
-        """Give the environment: no configuration of the user's."""
+        """Return an environment without the user's configuration."""
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "KUBECONFIG": f"{self.home}/none"}
 
     def run(
         self, *arguments: str, stdin: bytes | None = None, timeout: float = SECONDS
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run it to its end; without `stdin` it reads an empty one."""
+        """Run kubectl to its end; without `stdin` its input is empty."""
         return subprocess.run(
             self.command(*arguments),
             input=stdin or b"",
@@ -51,10 +51,10 @@ class Kubectl:
     def begin(
         self, *arguments: str, stdin: int = subprocess.PIPE, stdout: int = subprocess.PIPE
     ) -> "subprocess.Popen[bytes]":
-        """Start it, with pipes unless the caller has others."""
+        """Start kubectl, with pipes unless the caller gives other files."""
         return subprocess.Popen(
             self.command(*arguments),
-            bufsize=0,  # `communicate` would not know of what a buffer of Python's holds
+            bufsize=0,  # `communicate` would miss data in Python's buffer
             stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -64,7 +64,7 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def api_server(served: Served) -> Iterator[ApiServer]:
-    """Run the API server of the shared server's pods."""
+    """Run an API server for the shared server's pods."""
     made = ApiServer(served.cri)
     yield made
     made.close()
@@ -72,7 +72,7 @@ def api_server(served: Served) -> Iterator[ApiServer]:
 
 @pytest.fixture(params=["spdy", "websocket"])
 def kubectl(request: pytest.FixtureRequest, node: Node, api_server: ApiServer, tmp_path: Path) -> Kubectl:
-    """Give each kubectl: 1.20, which speaks SPDY, and a newer one, which tries WebSocket first."""
+    """Provide each kubectl: 1.20, which speaks SPDY, and a newer version, which tries WebSocket first."""
     program = node.kubectl if request.param == "spdy" else node.newer_kubectl
     if program is None:
         pytest.skip(node.newer_kubectl_missing)
@@ -81,7 +81,7 @@ def kubectl(request: pytest.FixtureRequest, node: Node, api_server: ApiServer, t
 
 @pytest.fixture(scope="module")
 def pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[Pod]:
-    """One pod with one container that sleeps, known to the API server as `box`."""
+    """Run a pod with a sleeping container, which the API server calls `box`."""
     made = Kubelet(served.cri, images.busybox)
     pod = made.pod()
     made.started(pod)

@@ -1,4 +1,4 @@
-"""What a client that has gone could leave behind."""
+"""Resources that a disconnected client could leak in the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +10,14 @@ from integration.node.processes import size
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Threads and descriptors of the server; fewer are no leftover: pools shrink."""
+    """Counts of the server's threads and descriptors; they may fall, because pools shrink."""
 
     threads: int
     descriptors: int
 
     @classmethod
     def of(cls, served: Served) -> Self:
-        """Count those there are now."""
+        """Count the server's threads and descriptors now."""
         now = size(served.server.daemon.pid)
         return cls(now.threads, now.descriptors)
 
@@ -30,13 +30,13 @@ class Leftovers:
 
 
 def processes(marker: str) -> list[int]:
-    """Pids of processes whose command line has the marker, the clients' aside."""
+    """Return the pids of processes whose command line has the marker, without the clients'."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes()
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
         if marker.encode() in line and b"kubectl" not in line:
             found.append(int(path.parent.name))
     return found

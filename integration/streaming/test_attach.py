@@ -14,14 +14,14 @@ from shim.api.v1 import api_pb2 as pb
 
 @pytest.fixture
 def solo(kubelet: Kubelet, kubectl: Kubectl) -> Iterator[Pod]:
-    """A pod of one test, known to the API server as `solo`."""
+    """A pod for a single test, which the API server calls `solo`."""
     pod = kubelet.pod()
     kubectl.server.pods["solo"] = pod.id
     yield pod
     del kubectl.server.pods["solo"]
 
 
-def test_what_is_typed_reaches_the_process_and_its_end_ends_it(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
+def test_input_reaches_the_process_and_its_end_closes_stdin(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
     container = kubelet.started(solo, "cat", stdin=True, stdin_once=True)
 
     done = kubectl.run("attach", "-i", "solo", stdin=b"typed\n")
@@ -30,7 +30,7 @@ def test_what_is_typed_reaches_the_process_and_its_end_ends_it(kubelet: Kubelet,
     wait_until(lambda: kubelet.cri.container_status(container).state == pb.CONTAINER_EXITED)
 
 
-def test_input_that_is_not_once_can_come_again(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
+def test_stdin_stays_open_for_a_later_client_without_stdin_once(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
     container = kubelet.started(solo, "sh", "-c", "while read line; do echo got $line; done", stdin=True)
     for word in (b"first", b"second"):
         client = kubectl.begin("attach", "-i", "solo")
@@ -45,13 +45,15 @@ def test_input_that_is_not_once_can_come_again(kubelet: Kubelet, kubectl: Kubect
     assert kubelet.cri.container_status(container).state == pb.CONTAINER_RUNNING
 
 
-def test_earlier_output_is_not_shown_and_several_see_the_same(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
+def test_several_clients_see_the_same_output_from_their_attachment_on(
+    kubelet: Kubelet, kubectl: Kubectl, solo: Pod
+) -> None:
     script = "echo early; while read word; do echo $word; echo bad >&2; done; sleep 3600"
     container = kubelet.started(solo, "sh", "-c", script, stdin=True)
     clients = [kubectl.begin("attach", "solo") for _ in range(3)]
     typist = kubectl.begin("attach", "-i", "solo")
     assert typist.stdin is not None
-    # Only its output shows that an attachment stands.
+    # Only output shows that a client is attached.
     with ThreadPoolExecutor(3) as pool:
         shown = [pool.submit(client.stdout.readline) for client in clients if client.stdout]
         while not all(line.done() for line in shown):
@@ -67,7 +69,7 @@ def test_earlier_output_is_not_shown_and_several_see_the_same(kubelet: Kubelet, 
         assert b"bad\n" in err
 
 
-def test_a_terminal_is_attached_as_one(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
+def test_a_containers_terminal_is_attached(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
     labels = {"io.kubernetes.container.name": "c", "tty": "true"}
     kubelet.started(solo, "sh", "-c", "read line; echo typed $line; sleep 3600", stdin=True, tty=True, labels=labels)
     client = kubectl.begin("attach", "-i", "solo")
@@ -82,7 +84,7 @@ def test_a_terminal_is_attached_as_one(kubelet: Kubelet, kubectl: Kubectl, solo:
     client.communicate()
 
 
-def test_a_killed_client_leaves_nothing_but_the_container(
+def test_a_killed_client_leaves_only_the_container(
     kubelet: Kubelet, kubectl: Kubectl, solo: Pod, served: Served
 ) -> None:
     container = kubelet.started(solo, "sh", "-c", "while echo tick; do sleep 0.1; done", stdin=True)

@@ -1,4 +1,4 @@
-"""Exec where Docker runs the commands: the server's own exec is off. What holds for every exec is tested once more."""
+"""Exec through Docker, with the server's own exec disabled. The tests for every exec run again."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet
 from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers, processes
-from integration.streaming.test_ends import DEATHS, marker, new_pod, test_a_server_that_stops_ends_its_sessions
-from integration.streaming.test_exec import *  # noqa: F403 - all that it has
+from integration.streaming.test_ends import DEATHS, marker, new_pod, test_a_stopping_server_ends_its_sessions
+from integration.streaming.test_exec import *  # noqa: F403 - all its tests
 from integration.waiting import wait_until
 
-__all__ = ["marker", "new_pod", "test_a_server_that_stops_ends_its_sessions"]
+__all__ = ["marker", "new_pod", "test_a_stopping_server_ends_its_sessions"]
 
 
 LINK, SUBNET = "pods9", "10.179.0.0/24"
@@ -24,7 +24,7 @@ LINK, SUBNET = "pods9", "10.179.0.0/24"
 
 @pytest.fixture(scope="module")
 def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """Run a server that leaves every exec to Docker."""
+    """Run a server that runs every exec through Docker."""
     dirs = make_node_dirs(node, new_home("served-by-docker"))
     (dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(dirs.cni_leases, subnets=[SUBNET], link=LINK)))
     with own_link(LINK), serving(engine, dirs, own_exec="false") as made:
@@ -32,11 +32,11 @@ def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # n
 
 
 @pytest.mark.parametrize("command", ["sleep {}", "yes {}"], ids=["silent", "in full flow"])
-def test_docker_that_dies_fails_its_sessions(
+def test_a_crash_of_docker_fails_its_sessions(
     kubectl: Kubectl, kubelet: Kubelet, served: Served, new_pod: Callable[[], None], marker: str, command: str
 ) -> None:
-    # After each death there is as much to be read again, but a server may keep a few more threads and connections
-    # for it than the last time. What leaks, leaks each time, and is more than there ever was.
+    # After each crash the server has as much to read again, but it may keep a few more threads and connections than
+    # the last time. A leak would exceed every earlier count each time.
     most = Leftovers(threads=0, descriptors=0)
     for _ in range(DEATHS):
         new_pod()

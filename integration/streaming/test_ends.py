@@ -1,4 +1,4 @@
-"""Sessions whose server stops, or whose Docker dies, in the midst of them."""
+"""Sessions during which the server stops or Docker crashes."""
 
 import subprocess
 from collections.abc import Callable
@@ -17,13 +17,13 @@ DEATHS = 8
 
 @pytest.fixture
 def marker() -> str:
-    """What `sleep` sleeps in one test, by which its process is found."""
+    """The argument of `sleep` in a test, which identifies the process."""
     return f"600.{int(unused_name('')[1:], 16)}"
 
 
 @pytest.fixture
 def new_pod(kubelet: Kubelet, api_server: ApiServer) -> Callable[[], None]:
-    """Make a pod that a test may lose, known to the API server as `lone`."""
+    """Provide a maker of a pod that a test may lose; the API server calls it `lone`."""
 
     def make() -> None:
         pod = kubelet.pod()
@@ -33,13 +33,13 @@ def new_pod(kubelet: Kubelet, api_server: ApiServer) -> Callable[[], None]:
     return make
 
 
-def test_a_server_that_stops_ends_its_sessions(
+def test_a_stopping_server_ends_its_sessions(
     kubectl: Kubectl, served: Served, new_pod: Callable[[], None], marker: str
 ) -> None:
     new_pod()
     client = kubectl.begin("exec", "-i", "lone", "--", "sh", "-c", f"echo ready; exec sleep {marker}")
     assert client.stdout is not None
-    # Until Docker has answered the start, only the next server can end what it starts.
+    # Until Docker has answered the start, only the next server can kill the process.
     assert client.stdout.readline() == b"ready\n"
 
     served.server.stop()
@@ -56,8 +56,8 @@ def test_a_server_that_stops_ends_its_sessions(
 def test_a_session_goes_on_without_docker_until_its_container_ends(
     kubectl: Kubectl, kubelet: Kubelet, served: Served, new_pod: Callable[[], None], marker: str, command: str
 ) -> None:
-    # After each death there is as much to be read again, but a server may keep a few more threads and connections
-    # for it than the last time. What leaks, leaks each time, and is more than there ever was.
+    # After each crash the server has as much to read again, but it may keep a few more threads and connections than
+    # the last time. A leak would exceed every earlier count each time.
     most = Leftovers(threads=0, descriptors=0)
     for _ in range(DEATHS):
         new_pod()
@@ -67,7 +67,7 @@ def test_a_session_goes_on_without_docker_until_its_container_ends(
         try:
             assert processes(marker)
         finally:
-            served.engine.start()  # without live-restore, Docker ends the containers that it finds
+            served.engine.start()  # without live-restore a starting Docker ends running containers
             served.wait_answers()
         client.communicate(timeout=SECONDS)
         assert client.returncode != 0

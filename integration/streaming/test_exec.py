@@ -29,19 +29,19 @@ MIB = 1 << 20
 
 @pytest.fixture
 def number() -> str:
-    """Digits by which to find the processes of one test."""
+    """Digits that identify the processes of a test."""
     return str(int(unused_name("")[1:], 16))
 
 
 @pytest.mark.parametrize("code", [0, 3, 137])
-def test_the_exit_code_is_the_commands(kubectl: Kubectl, code: int) -> None:
+def test_kubectl_exits_with_the_commands_exit_code(kubectl: Kubectl, code: int) -> None:
     done = kubectl.run("exec", "box", "--", "sh", "-c", f"exit {code}")
 
     assert done.returncode == code, done.stderr
 
 
-def test_a_command_runs_as_whom_its_container_does(kubectl: Kubectl, kubelet: Kubelet, api_server: ApiServer) -> None:
-    """The image's user `www` is a member of 44 and 50; the uid and the groups were asked for."""
+def test_a_command_runs_as_the_containers_user(kubectl: Kubectl, kubelet: Kubelet, api_server: ApiServer) -> None:
+    """The image's user `www` is a member of groups 44 and 50; the request sets uid and supplemental groups."""
     pod = kubelet.pod()
     user = pb.Int64Value(value=1000)
     group = pb.Int64Value(value=4000)
@@ -56,13 +56,13 @@ def test_a_command_runs_as_whom_its_container_does(kubectl: Kubectl, kubelet: Ku
     assert home == "/home"
 
 
-def test_output_and_errors_are_apart(kubectl: Kubectl) -> None:
+def test_stdout_and_stderr_are_separate(kubectl: Kubectl) -> None:
     done = kubectl.run("exec", "box", "--", "sh", "-c", "echo to out; echo to err >&2")
 
     assert (done.stdout, done.stderr.splitlines()[-1]) == (b"to out\n", b"to err")
 
 
-def test_input_ends_when_the_clients_does(kubectl: Kubectl) -> None:
+def test_input_ends_with_the_clients_input(kubectl: Kubectl) -> None:
     done = kubectl.run("exec", "-i", "box", "--", "sh", "-c", "cat; echo end", stdin=b"some input\n")
 
     assert done.stdout == b"some input\nend\n"
@@ -90,7 +90,7 @@ def test_100_mib_of_output_reach_a_slow_reader(kubectl: Kubectl, served: Served)
     client = kubectl.begin("exec", "box", "--", "sh", "-c", "head -c 104857600 /dev/zero; echo end")
     assert client.stdout is not None
     got = bytearray(client.stdout.read(MIB))
-    # Nothing is read meanwhile, so that all buffers on the way are full.
+    # The client does not read meanwhile, so that all buffers on the way fill.
     with pytest.raises(subprocess.TimeoutExpired):
         client.wait(2)
     grown = served.server.rss() - before
@@ -122,7 +122,7 @@ def test_files_are_copied_both_ways(kubectl: Kubectl, tmp_path: Path) -> None:
     kubectl.run("exec", "box", "--", "rm", "/tmp/copied")
 
 
-def test_20_commands_at_a_time(kubectl: Kubectl) -> None:
+def test_20_concurrent_commands_have_their_output(kubectl: Kubectl) -> None:
     with ThreadPoolExecutor(20) as pool:
         done = list(
             pool.map(lambda it: kubectl.run("exec", "box", "--", "sh", "-c", f"echo {it}; exit {it}"), range(20))
@@ -142,7 +142,7 @@ def test_a_command_that_cannot_be_run_fails(kubectl: Kubectl) -> None:
 
 
 class Terminal:
-    """A kubectl on a terminal of its own."""
+    """A kubectl with a pseudo-terminal."""
 
     def __init__(self, command: list[str], *, environ: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -161,7 +161,7 @@ class Terminal:
         poll = select.poll()
         poll.register(self._master, select.POLLIN)
         while not self._closing:
-            # Not in `read`: the kernel keeps a terminal for as long as a caller waits in it.
+            # Not in `read`: the kernel keeps a terminal open while a caller blocks in it.
             if not poll.poll(50):
                 continue
             try:
@@ -200,7 +200,7 @@ def terminal(kubectl: Kubectl, *command: str, pod: str = "box") -> Iterator[Term
         made.close()
 
 
-def test_a_terminal_has_the_size_of_the_clients_also_when_it_changes(kubectl: Kubectl) -> None:
+def test_a_terminal_follows_the_size_of_the_clients(kubectl: Kubectl) -> None:
     with terminal(kubectl, "sh") as user:
         user.type(b"until stty size | grep '30 100'; do sleep 0.1; done\n")
         user.wait_shown(b"\r\n30 100")
@@ -212,7 +212,7 @@ def test_a_terminal_has_the_size_of_the_clients_also_when_it_changes(kubectl: Ku
         assert user.process.wait(30) == 7
 
 
-def test_docker_does_not_take_keys_for_itself(kubectl: Kubectl) -> None:
+def test_dockers_detach_keys_reach_the_process(kubectl: Kubectl) -> None:
     with terminal(kubectl, "sh", "-c", "stty raw -echo; echo ready; head -c 2 | od -An -tx1; echo end") as user:
         user.wait_shown(b"ready")
         user.type(b"\x10")
@@ -221,7 +221,7 @@ def test_docker_does_not_take_keys_for_itself(kubectl: Kubectl) -> None:
         user.wait_shown(b"end")
 
 
-def test_a_closed_terminal_ends_the_shell_and_what_it_runs(kubectl: Kubectl, number: str) -> None:
+def test_a_closed_terminal_ends_the_shell_and_its_command(kubectl: Kubectl, number: str) -> None:
     with terminal(kubectl, "sh") as user:
         user.type(f"sleep 600.{number}\n".encode())
         wait_until(lambda: processes(f"600.{number}"))
@@ -231,14 +231,14 @@ def test_a_closed_terminal_ends_the_shell_and_what_it_runs(kubectl: Kubectl, num
         wait_until(lambda: not processes(f"600.{number}"))
 
 
-# Clients that go away
+# Clients that disconnect
 
 KILLED = 3
 
 
 def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served, number: str) -> None:
     kubectl.run("exec", "box", "--", "true")
-    # Once there may be one more connection to Docker that is kept for the next call; what leaks, leaks each time.
+    # The server may keep another connection to Docker once; a leak would grow each time.
     for _ in range(KILLED):
         before = Leftovers.of(served)
         client = kubectl.begin("exec", "-i", "box", "--", "sleep", f"600.{number}")
@@ -260,9 +260,7 @@ def settles(served: Served, before: Leftovers) -> bool:
         return False
 
 
-def test_a_client_that_is_killed_while_much_is_under_way_leaves_nothing(
-    kubectl: Kubectl, served: Served, number: str
-) -> None:
+def test_a_client_killed_during_a_large_transfer_leaves_nothing(kubectl: Kubectl, served: Served, number: str) -> None:
     before = Leftovers.of(served)
     client = kubectl.begin("exec", "-i", "box", "--", "sh", "-c", f"yes 600.{number}; true")
     assert client.stdout is not None

@@ -1,4 +1,4 @@
-"""What ten hostile clients at once cost a server, and those who ask it something meanwhile."""
+"""Ten concurrent hostile clients: the server's memory, and the latency of other calls."""
 
 import statistics
 import time
@@ -13,24 +13,24 @@ from shim.api.v1 import api_pb2 as pb
 
 SESSIONS = 10
 SECONDS = 4.0
-"""For which they go on."""
+"""Seconds of the attack."""
 MIB = 1 << 20
 MOST = 200 * MIB
-"""Resident memory of the server."""
+"""Bound on the server's resident memory."""
 SLOW = 1.0
-"""Seconds of a call, in the median: far above what is promised, since test machines are busy."""
+"""Bound on the median seconds of a call. It is far above the documented value because test machines are busy."""
 
 
 @pytest.fixture
 def container(served: Served, pod: Pod) -> str:
-    """Give a container, and begin to count the server's largest size."""
+    """Provide a container, and reset the server's peak memory."""
     served.server.forget_peak()
     [found] = [each.id for each in served.cri.containers() if each.pod_sandbox_id == pod.id]
     return found
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_ten_at_once_take_neither_memory_nor_time(served: Served, container: str, name: str) -> None:
+def test_ten_hostile_clients_cost_little_memory_and_time(served: Served, container: str, name: str) -> None:
     clients = [exec_session(served.cri, container, "sleep", "60") for _ in range(SESSIONS)]
     durations = []
     with attacking(name, [client.socket for client in clients]):

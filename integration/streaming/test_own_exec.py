@@ -1,4 +1,4 @@
-"""The server's own exec gives the process that Docker's would give, and Docker does what it cannot."""
+"""The server's own exec makes the same process as Docker's; Docker runs the execs that it cannot."""
 
 import json
 import os
@@ -27,7 +27,7 @@ cat /proc/self/limits /proc/self/cgroup /proc/self/oom_score_adj /proc/self/attr
 for each in cgroup ipc mnt net pid user uts; do readlink /proc/self/ns/$each; done
 pwd; env | grep -v '^_='; id; readlink /proc/self/fd/0; ls -l /proc/self/fd | sed 's/.*-> //; s/[0-9]//g'
 """
-"""A script that prints all that makes up a process, but for what differs from one process to the next."""
+"""Prints the attributes of a process, without those that differ between any two processes."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
 def by_docker(served: Served, container_id: str, *cmd: str) -> tuple[bytes, int]:
     """Run a command as `docker exec` does; return its output and exit code.
 
-    By the server's own client: that of Docker's library loses bytes that come early.
+    With the server's client: the client of Docker's library loses early bytes.
     """
     body = {"Cmd": list(cmd), "AttachStdout": True, "AttachStderr": True}
     with closing(DockerEngine(served.engine.url, request_timeout=60)) as engine:
@@ -56,12 +56,12 @@ def by_docker(served: Served, container_id: str, *cmd: str) -> tuple[bytes, int]
 
 
 def seconds_of_sleep() -> str:
-    """Return how long `sleep` sleeps in one test, by which its process is found."""
+    """Return the argument of `sleep` in a test, which identifies the process."""
     return f"600.{int(unused_name('')[1:], 16)}"
 
 
 def left_to_docker(served: Served) -> dict[str, Any]:
-    """Return the execs that Docker had to do, by reason."""
+    """Return the numbers of execs that Docker ran, by reason."""
     answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
     state = json.loads(answer.info["config"])["ownExec"]
     return dict(state["leftToDocker"])
@@ -93,7 +93,7 @@ CONTEXTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_a_process_is_like_dockers(served: Served, kubelet: Kubelet, context: str) -> None:
+def test_a_process_has_the_attributes_of_dockers(served: Served, kubelet: Kubelet, context: str) -> None:
     fields = CONTEXTS[context]
     options = fields.get("namespace_options", pb.NamespaceOption(pid=pb.CONTAINER))
     if context == "privileged" and served.engine.name == "20.10":
@@ -106,7 +106,7 @@ def test_a_process_is_like_dockers(served: Served, kubelet: Kubelet, context: st
     assert own.split("\n") == by_docker(served, container, "sh", "-c", FACTS)[0].decode().split("\n")
 
 
-def test_a_process_in_a_user_namespace_is_like_dockers(served: Served, kubelet: Kubelet) -> None:
+def test_a_process_in_a_user_namespace_has_the_attributes_of_dockers(served: Served, kubelet: Kubelet) -> None:
     wait_until(lambda: features(served.cri).user_namespaces, seconds=10)
     options = own_users()
     pod = kubelet.pod(**in_context(namespace_options=options))
@@ -129,7 +129,7 @@ def test_apparmor_confines_a_command(served: Served, kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/etc", "/etc/passwd"])
-def test_a_command_that_cannot_begin_fails_as_dockers(served: Served, kubelet: Kubelet, command: str) -> None:
+def test_a_command_that_cannot_start_fails_as_with_docker(served: Served, kubelet: Kubelet, command: str) -> None:
     container = kubelet.started(kubelet.pod())
     done = served.cri.exec(container, command)
     assert (done.stdout + done.stderr, done.exit_code) == by_docker(served, container, command)
@@ -137,18 +137,20 @@ def test_a_command_that_cannot_begin_fails_as_dockers(served: Served, kubelet: K
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 127, 128, 255])
-def test_an_exit_code_is_the_commands(served: Served, kubelet: Kubelet, code: int) -> None:
+def test_the_exit_code_is_the_commands(served: Served, kubelet: Kubelet, code: int) -> None:
     container = kubelet.started(kubelet.pod())
     assert served.cri.exec(container, "sh", "-c", f"exit {code}").exit_code == code
 
 
 @pytest.mark.parametrize("number", [1, 6, 9, 15])
-def test_a_signal_is_an_exit_code(served: Served, kubelet: Kubelet, number: int) -> None:
+def test_a_process_killed_by_a_signal_has_exit_code_128_plus_signal(
+    served: Served, kubelet: Kubelet, number: int
+) -> None:
     container = kubelet.started(kubelet.pod())
     assert served.cri.exec(container, "sh", "-c", f"kill -{number} $$").exit_code == 128 + number
 
 
-def test_a_container_that_is_paused_is_left_to_docker(served: Served, kubelet: Kubelet) -> None:
+def test_an_exec_in_a_paused_container_is_left_to_docker(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     served.engine.api.pause(container)
     try:
@@ -159,7 +161,7 @@ def test_a_container_that_is_paused_is_left_to_docker(served: Served, kubelet: K
     assert served.cri.exec(container, "true").exit_code == 0
 
 
-def test_nothing_of_an_exec_is_dockers(served: Served, kubelet: Kubelet) -> None:
+def test_docker_knows_nothing_of_the_servers_own_exec(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     marker = seconds_of_sleep()
     with ThreadPoolExecutor() as pool:
@@ -174,7 +176,7 @@ def test_nothing_of_an_exec_is_dockers(served: Served, kubelet: Kubelet) -> None
         assert running.result().exit_code == 137
 
 
-def test_what_a_timeout_ends_is_gone_with_its_children(served: Served, kubelet: Kubelet) -> None:
+def test_a_timeout_kills_the_process_and_its_children(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     marker = seconds_of_sleep()
     with pytest.raises(grpc.RpcError) as failure:
@@ -183,7 +185,7 @@ def test_what_a_timeout_ends_is_gone_with_its_children(served: Served, kubelet: 
     wait_until(lambda: not processes(marker))
 
 
-def test_an_exec_ends_with_a_server_that_is_killed(served: Served, kubelet: Kubelet) -> None:
+def test_an_exec_ends_with_a_killed_server(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     marker = seconds_of_sleep()
     with ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""What a container does to the server's own exec of a command in it."""
+"""Containers that attack the server's own exec."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
     assert served.snapshot() == before
 
 
-def test_no_file_of_the_hosts_dev_is_a_stream(served: Served, kubelet: Kubelet) -> None:
+def test_no_standard_stream_is_a_file_of_the_hosts_dev(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     before = left_to_docker(served)
     script = "stat -L -c %d:%i /proc/self/fd/0 /dev/null; readlink /proc/self/fd/0"
@@ -56,7 +56,7 @@ def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_no_process_writes_the_file_of_the_program(served: Served, kubelet: Kubelet) -> None:
+def test_a_container_cannot_write_to_the_exec_programs_file(served: Served, kubelet: Kubelet) -> None:
     python = Path(sys.executable).resolve()
     before = python.stat().st_mtime_ns
     write = "(echo wrote >> $each) 2> /dev/null && echo $each >> /wrote"
@@ -72,12 +72,14 @@ def test_no_process_writes_the_file_of_the_program(served: Served, kubelet: Kube
 
 
 @pytest.mark.parametrize("directory", ["/proc/self/fd/3", "/proc/self/fd/7", "/proc/1/root/../../.."])
-def test_no_working_directory_is_outside(served: Served, kubelet: Kubelet, directory: str) -> None:
+def test_a_working_directory_is_never_outside_of_the_container(
+    served: Served, kubelet: Kubelet, directory: str
+) -> None:
     container = kubelet.created(kubelet.pod(), "sleep", "600", working_dir=directory)
     try:
         served.cri.start(container)
     except grpc.RpcError:
-        return  # runc refuses it
+        return  # runc refuses the directory
     done = served.cri.exec(container, "sh", "-c", "pwd; cat /proc/self/cwd/etc/hostname; ls -di /proc/self/cwd/ /")
     assert Path("/etc/hostname").read_text() not in done.stdout.decode()
 
@@ -93,30 +95,30 @@ def test_no_working_directory_is_outside(served: Served, kubelet: Kubelet, direc
     ],
     ids=["FIFO", "device", "null is a FIFO", "null is a link", "python"],
 )
-def test_files_of_an_image_do_not_hold_an_exec(served: Served, kubelet: Kubelet, script: str) -> None:
+def test_hostile_files_of_an_image_do_not_block_an_exec(served: Served, kubelet: Kubelet, script: str) -> None:
     container = kubelet.started(kubelet.pod())
     assert served.cri.exec(container, "sh", "-c", script).exit_code == 0
     assert served.cri.exec(container, "sh", "-c", "echo right", timeout=5).stdout == b"right\n"
     assert not children(exec_program(served))
 
 
-def test_a_home_that_no_program_can_be_given_is_no_success(served: Served, kubelet: Kubelet) -> None:
+def test_an_exec_with_a_home_that_execve_rejects_fails(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
     script = "printf 'root:x:0:0:root:/a\\0b:/bin/sh\\n' > /etc/passwd"
     assert served.cri.exec(container, "sh", "-c", script).exit_code == 0
     assert served.cri.exec(container, "echo", "right").exit_code != 0
 
 
-def test_a_first_process_in_a_user_namespace_of_its_own_is_left_to_docker(served: Served, kubelet: Kubelet) -> None:
+def test_an_exec_is_left_to_docker_if_the_first_process_made_a_user_namespace(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod(), "unshare", "-U", "sleep", "600")
     wait_until(lambda: "namespace" in left_to_docker(served) or not served.cri.exec(container, "true").exit_code)
     served.cri.exec(container, "true")
     assert "namespace" in left_to_docker(served)
 
 
-def test_a_container_stops_while_its_execs_are_held(served: Served, kubelet: Kubelet) -> None:
+def test_a_container_stops_although_its_execs_hang(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.started(kubelet.pod())
-    # Its child outlives the command, and holds its output.
+    # The command's child outlives it, and holds its output open.
     assert served.cri.exec(container, "sh", "-c", "(trap '' TERM HUP; sleep 600) & kill -STOP $!").exit_code == 0
     began = time.monotonic()
     served.cri.stop_container(container)

@@ -33,7 +33,7 @@ exec nc -ll -p {ECHO} -e cat
 
 @pytest.fixture(scope="module")
 def web(served: Served, images: Images, api_server: ApiServer) -> Iterator[Pod]:
-    """A pod with real servers, known to the API server as `web`."""
+    """A pod with real servers, which the API server calls `web`."""
     made = Kubelet(served.cri, images.busybox)
     pod = made.pod()
     container = made.started(pod, "sh", "-c", SERVERS)
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("web")
 
 @contextmanager
 def forwarded(kubectl: Kubectl, *ports: int, pod: str = "web") -> Iterator[dict[int, int]]:
-    """Forward ports of a pod, and give the local port of each."""
+    """Forward ports of a pod; yields the local port of each."""
     with kubectl.begin("port-forward", f"pod/{pod}", *(f":{port}" for port in ports)) as client:
         assert client.stdout is not None
         local: dict[int, int] = {}
@@ -74,24 +74,24 @@ def get(port: int, path: str = "/index.html") -> bytes:
         connection.close()
 
 
-def test_50_requests_at_a_time(kubectl: Kubectl) -> None:
+def test_50_concurrent_requests_are_answered(kubectl: Kubectl) -> None:
     with forwarded(kubectl, HTTPD) as local, ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: get(local[HTTPD]), range(50)))
 
     assert answers == [b"hello\n"] * 50
 
 
-def test_100_mib_in_one_connection(kubectl: Kubectl) -> None:
+def test_100_mib_arrive_over_a_connection(kubectl: Kubectl) -> None:
     with forwarded(kubectl, HTTPD) as local:
         assert hashlib.md5(get(local[HTTPD], "/big")).digest() == hashlib.md5(bytes(BIG)).digest()
 
 
-def test_a_listener_of_ipv6_alone(kubectl: Kubectl) -> None:
+def test_a_server_that_listens_on_ipv6_only_is_reached(kubectl: Kubectl) -> None:
     with forwarded(kubectl, V6) as local:
         assert get(local[V6]) == b"hello\n"
 
 
-def test_a_half_closed_connection_still_gives_its_answer(kubectl: Kubectl) -> None:
+def test_a_half_closed_connection_receives_the_answer(kubectl: Kubectl) -> None:
     data = bytes(range(256)) * 16 * 1024
     with forwarded(kubectl, ECHO) as local, socket.create_connection(("127.0.0.1", local[ECHO])) as connection:
         connection.settimeout(SECONDS)
@@ -110,14 +110,14 @@ def test_a_half_closed_connection_still_gives_its_answer(kubectl: Kubectl) -> No
     assert bytes(got) == data
 
 
-def test_a_server_that_speaks_and_closes_is_heard_to_its_end(kubectl: Kubectl) -> None:
+def test_everything_that_a_closing_server_sent_arrives(kubectl: Kubectl) -> None:
     with forwarded(kubectl, BANNER) as local, socket.create_connection(("127.0.0.1", local[BANNER])) as connection:
         connection.settimeout(SECONDS)
 
         assert connection.makefile("rb").read() == b"banner\n"
 
 
-def test_a_closed_port_leaves_the_others_alone(kubectl: Kubectl) -> None:
+def test_a_closed_port_does_not_affect_other_ports(kubectl: Kubectl) -> None:
     with forwarded(kubectl, HTTPD) as local, forwarded(kubectl, CLOSED) as closed:
         with socket.create_connection(("127.0.0.1", closed[CLOSED])) as connection:
             connection.settimeout(SECONDS)
@@ -126,7 +126,7 @@ def test_a_closed_port_leaves_the_others_alone(kubectl: Kubectl) -> None:
         assert get(local[HTTPD]) == b"hello\n"
 
 
-def test_a_pod_of_the_hosts_network(kubectl: Kubectl, kubelet: Kubelet) -> None:
+def test_ports_of_a_host_network_pod_are_forwarded(kubectl: Kubectl, kubelet: Kubelet) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     kubectl.server.pods["host"] = pod.id
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -161,7 +161,7 @@ def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served) -> Non
 
 @pytest.fixture
 def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[str]:
-    """A pod that cri-dockerd left running, with a server in it: its network namespace is not pinned."""
+    """A running pod of cri-dockerd, with a server in it. Its network namespace is not pinned."""
     api = served.engine.api
     name = unused_name("old")
     tags = {TYPE: TYPE_SANDBOX, CONTAINER_NAME: "POD"}
@@ -172,7 +172,7 @@ def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[s
     api.start(server)
     api_server.pods["old"] = sandbox
     wait_until(lambda: served.cri.sandboxes(id=sandbox))
-    # kubectl gives up at the first refusal.
+    # kubectl exits at the first refused connection.
     wait_until(lambda: not exit_code(served.engine.api, server, ["sh", "-c", f"nc -w 5 127.0.0.1 {ECHO} </dev/null"]))
     yield sandbox
     api.remove_container(server, force=True)
@@ -181,6 +181,6 @@ def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[s
 
 
 @pytest.mark.usefixtures("old_pod")
-def test_a_pod_of_cri_dockerd(kubectl: Kubectl) -> None:
+def test_ports_of_a_pod_of_cri_dockerd_are_forwarded(kubectl: Kubectl) -> None:
     with forwarded(kubectl, HTTPD, pod="old") as local:
         assert get(local[HTTPD]) == b"hello\n"

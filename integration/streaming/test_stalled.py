@@ -1,4 +1,4 @@
-"""Clients that stop reading: they hold up neither a container, nor the report of its end, nor other sessions."""
+"""Clients that stop reading do not delay a container, the report of its exit, or other sessions."""
 
 import array
 import fcntl
@@ -25,7 +25,7 @@ from shim.streaming.stalls import CHECK_SECONDS, STRICT_CHECK_SECONDS
 
 CLIENTS = 100
 SOON = 5.0
-"""Seconds: what a client that counts would delay takes ten at least. Test machines are busy."""
+"""Bound in seconds: a delay by a client would be at least ten. Test machines are busy."""
 PROTOCOL = "v4.channel.k8s.io"
 STREAMS = tuple({"streamtype": kind} for kind in ("error", "stdout", "stderr"))
 
@@ -34,14 +34,14 @@ TALKS = (
     "while [ ! -e /go ]; do echo tick; sleep 0.1; done; "
     f"yes {'x' * (LINE - 1)} | head -n {LINES}; echo done; exec sleep 1000"
 )
-"""Writes as much as no buffers hold once it is told to."""
+"""Writes more than all buffers hold once it reads a line."""
 WRITES = 2
 """Seconds."""
 
 
 @pytest.fixture(scope="module")
 def roomy(engine: Engine, node: Node, images: Images) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """Run a server that lets a container have so many sessions."""
+    """Run a server that allows a container as many sessions as the tests open."""
     dirs = make_node_dirs(node, new_home("stalled"))
     with serving(engine, dirs, network_plugin="none", streaming_max_sessions_per_container=2 * CLIENTS) as made:
         yield made
@@ -92,7 +92,7 @@ def wait_full(connected: socket.socket) -> None:
     before = -1
     while before != (now := arrived(connected)) or not now:
         before = now
-        time.sleep(0.3)  # the length of the silence
+        time.sleep(0.3)  # silence means that the buffers are full
 
 
 def arrived(connected: socket.socket) -> int:
@@ -127,7 +127,7 @@ def end_by_itself(roomy: Served, pod: Pod, container: str) -> None:  # noqa: ARG
 
 
 @pytest.mark.parametrize("end", [stop, stop_after_grace, remove_pod, kill_by_hand, end_by_itself])
-def test_an_end_does_not_wait_for_clients(
+def test_the_exit_of_a_container_does_not_wait_for_clients(
     roomy: Served, kubelet: Kubelet, pod: Pod, clients: ExitStack, end: Callable[[Served, Pod, str], None]
 ) -> None:
     talks = TALKS.removesuffix("exec sleep 1000") + "while true; do echo more; done"
@@ -154,11 +154,11 @@ def test_an_end_does_not_wait_for_clients(
     assert seconds < SOON
 
 
-def test_a_command_that_has_ended_does_not_hold_up_others(
+def test_an_exited_command_with_a_stalled_client_does_not_delay_others(
     roomy: Served, kubelet: Kubelet, pod: Pod, clients: ExitStack
 ) -> None:
     container = kubelet.started(pod)
-    # Killed while it writes, it leaves more than anything takes.
+    # Killed while it writes, it leaves more output than all buffers hold.
     script = f"timeout {WRITES} cat /dev/zero; touch /over; exit 3"
     stalled = exec_client(exec_url(roomy.cri, container, "sh", "-c", script))
     clients.enter_context(closing(stalled))
@@ -195,7 +195,7 @@ def test_a_hundred_stalled_clients_delay_their_container_by_no_more_than_the_bou
     assert exited(roomy.cri, container)
 
 
-def test_a_pod_is_removed_beside_a_stalled_port_forward(
+def test_a_pod_with_a_stalled_port_forward_is_removed(
     roomy: Served, kubelet: Kubelet, pod: Pod, clients: ExitStack
 ) -> None:
     container = kubelet.started(pod, "sh", "-c", "cat /dev/zero | nc -l -p 8080")

@@ -25,7 +25,7 @@ def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
 
 @pytest.fixture
 def pod(kubelet: Kubelet, kubectl: Kubectl) -> Iterator[Pod]:
-    """A pod in a user namespace, known to the API server by NAME."""
+    """A pod in a user namespace, which the API server calls NAME."""
     made = pod_of(kubelet)
     kubectl.server.pods[NAME] = made.id
     yield made
@@ -48,7 +48,7 @@ def test_a_terminal_belongs_to_the_user_of_the_container(
         assert typist.process.wait(30) == 7
 
 
-def test_what_is_typed_reaches_the_process_and_its_end_ends_it(kubelet: Kubelet, kubectl: Kubectl, pod: Pod) -> None:
+def test_input_reaches_the_process_and_its_end_closes_stdin(kubelet: Kubelet, kubectl: Kubectl, pod: Pod) -> None:
     container = started(kubelet, pod, "cat", stdin=True, stdin_once=True)
 
     done = kubectl.run("attach", "-i", NAME, stdin=b"typed\n")
@@ -57,7 +57,7 @@ def test_what_is_typed_reaches_the_process_and_its_end_ends_it(kubelet: Kubelet,
     wait_until(lambda: kubelet.cri.container_status(container).state == pb.CONTAINER_EXITED)
 
 
-def test_a_container_with_a_terminal_is_attached(kubelet: Kubelet, kubectl: Kubectl, pod: Pod) -> None:
+def test_a_containers_terminal_is_attached(kubelet: Kubelet, kubectl: Kubectl, pod: Pod) -> None:
     labels = {"io.kubernetes.container.name": "c", "tty": "true"}
     script = "read line; echo typed $line; stat -L -c 'owner %u' /proc/self/fd/0; echo x >/dev/tty; sleep 3600"
     started(kubelet, pod, "sh", "-c", script, stdin=True, tty=True, labels=labels)
@@ -86,7 +86,9 @@ def test_standard_input_of_an_exec_is_a_pipe_that_the_user_can_open(
     assert (done.returncode, done.stdout) == (3, b"piped"), done.stderr
 
 
-def test_ports_are_forwarded(served: Served, kubelet: Kubelet, kubectl: Kubectl, pod: Pod) -> None:
+def test_ports_of_a_pod_in_a_user_namespace_are_forwarded(
+    served: Served, kubelet: Kubelet, kubectl: Kubectl, pod: Pod
+) -> None:
     script = "mkdir /www; cat /proc/self/uid_map > /www/index.html; httpd -f -p 127.0.0.1:80 -h /www"
     container = started(kubelet, pod, "sh", "-c", script)
     asked = ("sh", "-c", "nc -w 5 127.0.0.1 80 </dev/null")

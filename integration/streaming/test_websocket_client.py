@@ -1,4 +1,4 @@
-"""A WebSocket client that is neither Kubernetes' nor ours, straight at the URL."""
+"""A WebSocket client of a third project, which connects to the URL directly."""
 
 import base64
 import json
@@ -21,24 +21,24 @@ EXIT_3 = ["sh", "-c", "read line; echo got $line; exit 3"]
 
 @pytest.fixture
 def container(pod: Pod, served: Served) -> str:
-    """The container of the pod that all tests share."""
+    """Return the container of the shared pod."""
     return served.cri.containers(pod_sandbox_id=pod.id)[0].id
 
 
 @contextmanager
 def connected(url: str, protocol: str) -> Iterator[websocket.WebSocket]:
-    """Open a URL in a subprotocol."""
+    """Connect to a URL with a subprotocol."""
     made = websocket.create_connection(
         url.replace("http://", "ws://"), subprotocols=[protocol], suppress_origin=True, timeout=SECONDS
     )
     try:
         yield made
     finally:
-        made.shutdown()  # type: ignore[no-untyped-call] # a gap in its types
+        made.shutdown()  # type: ignore[no-untyped-call] # missing in its types
 
 
 def messages(client: websocket.WebSocket) -> dict[int, bytes]:
-    """Put together what comes on each channel until the server closes."""
+    """Collect the data of each channel until the server closes."""
     found: dict[int, bytes] = {}
     while True:
         opcode, data = client.recv_data()
@@ -56,7 +56,7 @@ def exec_url(served: Served, container: str, *command: str) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"])
-def test_a_command_with_input_and_an_exit_code(served: Served, container: str, protocol: str) -> None:
+def test_exec_carries_input_output_and_exit_code(served: Served, container: str, protocol: str) -> None:
     with connected(exec_url(served, container, *EXIT_3), protocol) as client:
         if "base64" in protocol:
             client.send("0" + base64.b64encode(b"word\n").decode())
@@ -69,7 +69,7 @@ def test_a_command_with_input_and_an_exit_code(served: Served, container: str, p
 
 
 @pytest.mark.parametrize("protocol", ["channel.k8s.io", "base64.channel.k8s.io"])
-def test_the_oldest_forms_have_a_text_for_the_exit_code(served: Served, container: str, protocol: str) -> None:
+def test_the_oldest_subprotocols_report_the_exit_code_as_text(served: Served, container: str, protocol: str) -> None:
     with connected(exec_url(served, container, "sh", "-c", "exit 3"), protocol) as client:
         found = messages(client)
 
@@ -96,7 +96,7 @@ def test_port_forward_over_channels_ends_with_its_pod(served: Served, kubelet: K
     def answered() -> bool:
         with connected(served.cri.runtime.PortForward(request).url, "v4.channel.k8s.io") as client:
             found.clear()
-            found.update(messages(client))  # to the Close frame, also while nothing listens there yet
+            found.update(messages(client))  # up to the Close frame, also while nothing listens on the port yet
         return found[0] != b"\x90\x1f"
 
     wait_until(answered)
@@ -104,7 +104,7 @@ def test_port_forward_over_channels_ends_with_its_pod(served: Served, kubelet: K
     assert found[3].startswith(b"\x91\x1f" + b"connect to port 8081")
 
 
-def test_a_page_of_a_browser_is_refused(served: Served, container: str) -> None:
+def test_a_browsers_page_is_refused(served: Served, container: str) -> None:
     url = exec_url(served, container, "true").replace("http://", "ws://")
 
     with pytest.raises(websocket.WebSocketBadStatusException) as refusal:
@@ -112,7 +112,7 @@ def test_a_page_of_a_browser_is_refused(served: Served, container: str) -> None:
     assert refusal.value.status_code == 403
 
 
-def test_a_url_works_once(served: Served, container: str) -> None:
+def test_a_url_works_only_once(served: Served, container: str) -> None:
     url = exec_url(served, container, "true")
     with connected(url, "v4.channel.k8s.io") as client:
         messages(client)

@@ -1,1 +1,1 @@
-"""Networks of pods: their connections on a node as Docker leaves it, and what is cleaned up after failures."""
+"""Networks of pods: connections on a node with Docker's firewall rules, and the cleanup after failures."""

@@ -1,4 +1,4 @@
-"""Stress of pod networks: `python -m integration.networking` in isolation. Ends with 1 at the first violation."""
+"""Stress test of pod networks: `python -m integration.networking` in isolation. Exits with 1 at the first violation."""
 
 import argparse
 import math
@@ -12,7 +12,7 @@ from integration.node.isolation import this_node
 
 
 def main() -> int:
-    """Run it, and say what it has found."""
+    """Run the stress test, and print its findings."""
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:

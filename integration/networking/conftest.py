@@ -1,4 +1,4 @@
-"""One stock node for all tests of an Engine."""
+"""A stock node that the tests of an Engine share."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from integration.node.isolation import Node
 from integration.node.mounts import unmount_all
 
 _DEFAULT_PLACES = Path("/var/lib/cni"), Path("/run/netns")
-"""Where plugins, podman and servers have their state under default settings, as in no other tests."""
+"""State directories of plugins, podman and servers with default settings, which no other tests use."""
 
 
 @pytest.fixture(scope="package")
 def stock(node: Node, engine_name: str) -> Iterator[Lab]:
-    """Run a stock node; each test puts its own network in force."""
+    """Run a stock node; each test configures its network."""
     with lab(node, engine_name) as made:
         yield made
     for place in _DEFAULT_PLACES:

@@ -1,4 +1,4 @@
-"""Try every example in every direction, with both kinds of iptables, both releases of the plugins and two Engines.
+"""Test every example in every direction, with both iptables variants, both plugin releases and two Engines.
 
 python -m integration.networking.connections [--engine NAME]... [--write]    in isolation: `make networking`
 """
@@ -17,7 +17,7 @@ ENGINES = ("20.10", "28")
 
 
 def main() -> int:
-    """Try everything, print or write the table, and return 1 where anything does not work."""
+    """Test all combinations, print or write the table, and return 1 if any fails."""
     parser = argparse.ArgumentParser(prog="python -m integration.networking.connections", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--engine", action="append", choices=ENGINES)

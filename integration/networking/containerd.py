@@ -1,4 +1,4 @@
-"""A containerd with its own CRI beside the server under test, as on a node that moves from one runtime to the other."""
+"""A containerd with its CRI plugin next to the server under test, as on a node that migrates between runtimes."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from integration.node.isolation import Node
 _START_SECONDS = 60
 _STOP_SECONDS = 20
 
-# The same network as the server's, and so the same reservations.
+# The server's network, and so the same reservations.
 _CONFIG = """\
 version = 2
 root = "{home}/root"
@@ -35,7 +35,7 @@ snapshotter = "native"
 
 @contextmanager
 def containerd_beside(node: Node, dirs: NodeDirs, home: Path, pause: Image) -> Iterator[Cri]:
-    """Run one below `home` (a short path) while the block runs; gives a client of it."""
+    """Run containerd below `home` (a short path) while the block runs; yields a CRI client."""
     home.mkdir()
     (home / "config.toml").write_text(
         _CONFIG.format(home=home, pause=PAUSE, cni_bin=_plugins(dirs, home / "cni-bin"), cni_conf=dirs.cni_conf)
@@ -59,7 +59,7 @@ def containerd_beside(node: Node, dirs: NodeDirs, home: Path, pause: Image) -> I
 
 
 def _plugins(dirs: NodeDirs, directory: Path) -> Path:
-    """Link the plugins of the server into one directory: this containerd takes no list of them."""
+    """Link the server's plugins into one directory: this containerd takes no list of directories."""
     directory.mkdir()
     for source in (dirs.cni_more_bin, dirs.cni_bin):
         for plugin in source.iterdir():

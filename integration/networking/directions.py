@@ -1,4 +1,4 @@
-"""Connections in every direction, between two pods, their node and the outside."""
+"""Connections in every direction between two pods, their node and the outside."""
 
 import socket
 import threading
@@ -19,12 +19,12 @@ SERVICE = {4: "10.96.0.10", 6: "fd00:10:96::10"}
 _REDIRECTING = ("PREROUTING", "OUTPUT")
 
 CONNECT_SECONDS = 20.0
-"""How long a connection may take: seconds pass between the tries of the kernel when a machine is busy."""
+"""Timeout of a connection: on a busy machine seconds pass between the kernel's retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod that runs, with something that listens on PORT."""
+    """A running pod with a listener on PORT."""
 
     netns: Netns
     addresses: dict[int, str]
@@ -32,7 +32,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Two pods of one node; the first has a host port."""
+    """Two pods of a node; the first has a host port."""
 
     lab: Lab
     first: Pod
@@ -81,11 +81,11 @@ DIRECTIONS: dict[str, tuple[Callable[[Pods, int], str], str]] = {
     "pod to another by Service": (_pod_to_other_by_service, "first"),
     "node to pod": (_node_to_pod, "first"),
 }
-"""How each connection is made, and who must answer."""
+"""By direction: the function that connects, and the name that must answer."""
 
 
 def connect(pods: Pods, direction: str, family: int) -> str:
-    """Make the connection of a direction; returns why there is none, empty where the right one answers."""
+    """Test the connection of a direction; return why it fails, empty if the right pod answers."""
     make, answering = DIRECTIONS[direction]
     try:
         answer = make(pods, family)
@@ -95,14 +95,14 @@ def connect(pods: Pods, direction: str, family: int) -> str:
 
 
 def greeting(client: Netns, address: str, *, port: int = PORT, seconds: float = CONNECT_SECONDS) -> str:
-    """Connect from a place, and return who answers. OSError when there is no connection."""
+    """Connect from a network namespace, and return the name that answers. OSError without a connection."""
     with client.call(lambda: socket.create_connection((address, port), timeout=seconds)) as connection:
         return connection.makefile("rb").read().decode()
 
 
 @contextmanager
 def two_pods(lab: Lab, *, families: tuple[int, ...]) -> Iterator[Pods]:
-    """Run two pods by the server, and a Service in front of the first, while the block runs."""
+    """Run two pods on the server, and a Service in front of the first, while the block runs."""
     with ExitStack() as ending:
         ending.enter_context(_greeter(lab.outside, "outside"))
         ports = [pb.PortMapping(container_port=PORT, host_port=HOST_PORT)]
@@ -154,7 +154,7 @@ def _greeter(netns: Netns, name: str) -> Iterator[None]:
 
 @contextmanager
 def _service(node: Netns, address: str, backend: str) -> Iterator[None]:
-    """Redirect a Service's address to a pod as kube-proxy does; a pod that reaches itself is masqueraded."""
+    """Redirect a Service's address to a pod as kube-proxy does; connections of the pod to itself are masqueraded."""
     command, target = ("ip6tables", f"[{backend}]:{PORT}") if ":" in address else ("iptables", f"{backend}:{PORT}")
     rules = [
         *(f"{chain} -d {address} -p tcp --dport {PORT} -j DNAT --to-destination {target}" for chain in _REDIRECTING),

@@ -1,6 +1,6 @@
-"""Packets that no program sends by itself, from a pod: to loopback addresses of its node.
+"""Forged packets from a pod to loopback addresses of its node.
 
-As any container can that has CAP_NET_RAW, which Docker gives to all.
+Any container with CAP_NET_RAW, which Docker gives to all, can send them.
 """
 
 import json
@@ -46,9 +46,9 @@ print(json.dumps(answered))
 
 
 def answering(pod: Netns, *, source: str, mac: str, targets: Sequence[tuple[str, int]]) -> list[str]:
-    """Begin a TCP connection from a pod to each address and port by way of `mac`; return which answer, in their order.
+    """Send a SYN from a pod through `mac` to each address and port; return the addresses that answer, in order.
 
-    The last one must answer: by then, the others have or will not.
+    The last target must answer: once it has, the others have answered or never will.
     """
     limits = ("setpriv", "--inh-caps=-all,+net_raw", "--bounding-set=-all,+net_raw")
     done = subprocess.run(

@@ -1,6 +1,6 @@
-"""A node as Docker leaves it: it has switched on forwarding by itself, and drops everything that is forwarded.
+"""A node in the state that Docker sets up: forwarding is on, and the policy of FORWARD is DROP.
 
-The node is a network namespace with a dockerd and a server of its own. Another one is the outside: a host on the
+The node is a network namespace with a dockerd and a server. A second namespace is the outside: a host on the
 node's network that has no route to pods.
 """
 
@@ -27,14 +27,14 @@ from shim.cni.plugin import JsonObject
 from shim.cni.template import render
 
 Filter = Literal["legacy", "nft"]
-"""What `iptables` is: the tool for the kernel's old tables, or the one that writes them as tables of nftables."""
+"""The variant of `iptables`: for the kernel's legacy tables, or for nftables."""
 
 EXAMPLES = Path(__file__).parents[2] / "cni_conf_examples"
 
 OUTSIDE = {4: "192.168.10.1", 6: "fd00:192:168::1"}
 NODE = {4: "192.168.10.2", 6: "fd00:192:168::2"}
 WITH_EXPERIMENTAL_IP6TABLES = {"20.10", "26"}
-"""Engines before 27.0."""
+"""Engines before 27.0, where ip6tables is experimental."""
 IPV6_SETTINGS: dict[str, object] = {"ipv6": True, "fixed-cidr-v6": "fd00:d0c::/64", "ip6tables": True}
 
 TEMPLATE_RANGES = ("10.244.0.0/24", "fd00:10:244::/64")
@@ -56,11 +56,11 @@ class Lab:
 
     @property
     def dirs(self) -> NodeDirs:
-        """Directories of the server."""
+        """The server's directories."""
         return self.served.dirs
 
     def use(self, conflist: JsonObject) -> None:
-        """Put a network in force under a name of its own, on a node without leftovers of others."""
+        """Configure a network under a unique name, on a node without leftovers of other networks."""
         self.clear()
         conflist["name"] = f"{conflist['name']}-{next(_serial)}"
         for plugin in conflist["plugins"]:
@@ -76,7 +76,7 @@ class Lab:
         return next(condition.message for condition in conditions if condition.type == "NetworkReady")
 
     def clear(self) -> None:
-        """Remove pods, and what their network has left on the node for those to come."""
+        """Remove pods, and the state that their network keeps on the node for later pods."""
         self.served.clear()
         for bridge in ("cni0", "cbr0"):
             if bridge in self.node.run("ip -o link"):
@@ -93,7 +93,7 @@ class Lab:
         self.node.set("ipv6/conf/all/forwarding", 0)
 
     def dropped(self, family: int) -> int:
-        """Return how many packets the policy of FORWARD has dropped."""
+        """Return the number of packets that the policy of FORWARD has dropped."""
         command = "ip6tables" if family == 6 else "iptables"
         policy = self.node.run(f"{command} -nvxL FORWARD").splitlines()[0]
         assert "policy DROP" in policy
@@ -101,7 +101,7 @@ class Lab:
 
     @contextmanager
     def forwarding(self, family: int) -> Iterator[None]:
-        """Have the policy of FORWARD accept everything while the block runs."""
+        """Set the policy of FORWARD to ACCEPT while the block runs."""
         command = "ip6tables" if family == 6 else "iptables"
         self.node.run(f"{command} -P FORWARD ACCEPT")
         try:
@@ -111,12 +111,12 @@ class Lab:
 
 
 def example_names() -> list[str]:
-    """Return the file names of the examples, a template among them."""
+    """Return the file names of the examples, including a template."""
     return sorted(path.name for path in EXAMPLES.iterdir() if path.name != "README.md")
 
 
 def example(name: str) -> JsonObject:
-    """Read one of the examples; a template is rendered with the ranges of a node."""
+    """Read an example; a template is rendered with a node's ranges."""
     text = (EXAMPLES / name).read_text()
     content = render(text, ranges=TEMPLATE_RANGES, source=name) if name.endswith(".template") else text
     conflist: JsonObject = msgspec.json.decode(content)
@@ -124,7 +124,7 @@ def example(name: str) -> JsonObject:
 
 
 def with_ipv6(conflist: JsonObject) -> JsonObject:
-    """Add a range of IPv6 to a list that has none, as the README of the examples says."""
+    """Add an IPv6 range to a list without one, as the README of the examples says."""
     ipam = conflist["plugins"][0]["ipam"]
     if len(ipam["ranges"]) == 1:
         ranges = ipam["ranges"]
@@ -138,15 +138,15 @@ def with_ipv6(conflist: JsonObject) -> JsonObject:
 
 
 def without_firewall(conflist: JsonObject) -> JsonObject:
-    """Take the plugin `firewall` out of a list."""
+    """Return a list without the plugin `firewall`."""
     return {**conflist, "plugins": [plugin for plugin in conflist["plugins"] if plugin["type"] != "firewall"]}
 
 
 def with_nftables(conflist: JsonObject) -> JsonObject:
-    """Have portmap redirect by nftables, as that of release 1.6 and newer can.
+    """Set portmap's backend to nftables, which release 1.6 and newer support.
 
-    Not the masquerading too: where an iptables is installed, the bridge plugin of 1.9.1 fails in every DEL to remove by
-    it what was made by nftables.
+    Masquerading stays with iptables: if iptables is installed, every DEL of the bridge plugin 1.9.1 tries to remove by
+    iptables the rules that it made by nftables, and fails.
     """
     for plugin in conflist["plugins"]:
         if plugin["type"] == "portmap":
@@ -156,7 +156,7 @@ def with_nftables(conflist: JsonObject) -> JsonObject:
 
 @contextmanager
 def machines(home: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[tuple[Netns, Netns]]:
-    """Make a node that forwards nothing, and the outside, at the two ends of a veth pair."""
+    """Make a node with forwarding off, and the outside, connected by a veth pair."""
     with ExitStack() as ending:
         node = ending.enter_context(new_netns(home / "node", environ=environ))
         outside = ending.enter_context(new_netns(home / "outside"))
@@ -175,7 +175,7 @@ def machines(home: Path, *, environ: Mapping[str, str] | None = None) -> Iterato
 
 @contextmanager
 def lab(made: Node, engine_name: str, *, tables: Filter = "nft", bin_dir: Path | None = None) -> Iterator[Lab]:
-    """Set up a node whose Docker has set FORWARD to DROP, with a server that uses the plugins of `bin_dir`."""
+    """Run a node whose Docker has set FORWARD to DROP, with a server that uses the plugins of `bin_dir`."""
     settings = IPV6_SETTINGS | ({"experimental": True} if engine_name in WITH_EXPERIMENTAL_IP6TABLES else {})
     with ExitStack() as ending:
         home = Path(tempfile.mkdtemp(prefix="lab-", dir=HOME))
@@ -192,7 +192,7 @@ def lab(made: Node, engine_name: str, *, tables: Filter = "nft", bin_dir: Path |
             for program in bin_dir.iterdir():
                 (dirs.cni_more_bin / program.name).symlink_to(program)
         assert "-P FORWARD DROP" in node.run("iptables -S FORWARD")
-        # Engines of these releases set it for IPv4 alone, unless a network with IPv6 is made later.
+        # Engines of these releases set the policy only for IPv4, until a network with IPv6 is made.
         node.run("ip6tables -P FORWARD DROP")
         (dirs.cni_conf / "10-pods.conflist").write_bytes(msgspec.json.encode(_first_network(dirs)))
         served = ending.enter_context(serving(engine, dirs, PROGRAM, node))
@@ -206,7 +206,7 @@ def _first_network(dirs: NodeDirs) -> JsonObject:
 
 
 def _search_path(tools: Path, tables: Filter) -> str:
-    """Return a PATH on which `iptables` is the one that is asked for."""
+    """Return a PATH with this variant of `iptables`."""
     tools.mkdir()
     for command in ("iptables", "ip6tables"):
         for suffix in ("", "-save", "-restore"):

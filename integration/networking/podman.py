@@ -1,4 +1,4 @@
-"""Podman with containers beside the server under test, on its CNI network or on one of netavark."""
+"""Podman next to the server under test, on the server's CNI network or on a netavark network."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from integration.node.packages import Unpacked
 from shim.netns.syscalls import unmount
 
 Backend = Literal["cni", "netavark"]
-"""What makes podman's networks."""
+"""Podman's network backend."""
 
 NAME = "theirs"
 _PINS = Path("/run/netns")
-"""Which podman mounts on itself, and leaves so."""
+"""Podman bind-mounts it on itself, and never unmounts it."""
 _SECONDS = 120
 _CONFIG = """\
 [containers]
@@ -44,14 +44,14 @@ network_config_dir = "{networks}"
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """Its command, with storage and networks of its own."""
+    """Podman's command, with separate storage and networks."""
 
     program: Path
     home: Path
     environ: dict[str, str]
 
     def run(self, *words: str) -> str:
-        """Run one of its commands and return what it prints; NodeError when it fails."""
+        """Run a command and return its output; NodeError if it fails."""
         storage = ["--root", str(self.home / "root"), "--runroot", str(self.home / "run"), "--storage-driver", "vfs"]
         done = subprocess.run(
             [self.program, *storage, "--tmpdir", str(self.home / "tmp"), *words],
@@ -66,16 +66,16 @@ class Podman:
         return done.stdout
 
     def inspect(self) -> dict[str, Any]:
-        """Return what podman says of its container."""
+        """Return `podman inspect` of the container."""
         (found,) = json.loads(self.run("inspect", NAME))
         return dict(found)
 
     def netns(self) -> Path:
-        """Return where the network namespace of the container is pinned."""
+        """Return the path of the container's pinned network namespace."""
         return Path(self.inspect()["NetworkSettings"]["SandboxKey"])
 
     def addresses(self) -> set[str]:
-        """Return the addresses that the container has, seen from its inside."""
+        """Return the container's addresses, seen from inside."""
         shown = self.run("exec", NAME, "/bin/ip", "-o", "address", "show", "dev", "eth0")
         return {line.split()[3].partition("/")[0] for line in shown.splitlines()}
 
@@ -84,9 +84,9 @@ class Podman:
 def podman_beside(
     node: Node, dirs: NodeDirs, home: Path, *, backend: Backend, network: str, port: int
 ) -> Iterator[Podman]:
-    """Run a container that podman has attached to a network, with a host port; with netavark the network is made.
+    """Run a container on a network, with a host port. With netavark podman creates the network.
 
-    With CNI, podman has the configurations, and so the reservations, of the server.
+    With CNI, podman shares the server's configurations and reservations.
     """
     podman = _podman(node.podman, home, _config(node, dirs, home, backend=backend))
     pins_mounted = str(_PINS) in mount_paths()
@@ -124,7 +124,9 @@ def _podman(unpacked: Unpacked, home: Path, config: str) -> Podman:
     home.mkdir()
     (home / "containers.conf").write_text(config)
     libraries = (unpacked.root / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib"))
-    environ = {key: value for key, value in os.environ.items() if key != "DOCKER_CONFIG"}  # read, and not there
+    environ = {
+        key: value for key, value in os.environ.items() if key != "DOCKER_CONFIG"
+    }  # podman would read the directory, which is missing
     environ |= {
         "CONTAINERS_CONF": str(home / "containers.conf"),
         "HOME": str(home),

@@ -1,7 +1,7 @@
-"""A CNI plugin that knows GC, behind a `bridge` with host-local: it frees the addresses of whatever has gone.
+"""A CNI plugin that implements GC, chained after a `bridge` with host-local: it frees addresses without attachment.
 
-No plugin of the reference releases does so up to 1.9: they take GC, and do nothing. Written to a file by `install`,
-and run as any other; it needs the standard library alone.
+The reference plugins up to 1.9 accept GC and do nothing. `install` writes this module to a file, which runs like any
+plugin and needs only the standard library.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def install(directory: Path) -> Path:
-    """Write the plugin `reaper` into a directory of plugins, and return its file."""
+    """Write the plugin `reaper` to a plugin directory, and return its file."""
     program = directory / "reaper"
     program.write_text(f"#!{sys.executable} -I\n{Path(__file__).read_text()}")
     program.chmod(0o755)
@@ -20,7 +20,7 @@ def install(directory: Path) -> Path:
 
 
 def main(config: dict[str, Any], verb: str) -> int:
-    """Do what a verb asks for; DEL fails while the file `broken` of the configuration is there."""
+    """Run a verb; DEL fails while the configuration's file `broken` exists."""
     match verb:
         case "VERSION":
             print(json.dumps({"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}))

@@ -1,6 +1,6 @@
-"""Pods by the hundred while server, plugins and dockerd are killed: no reservation, pin, interface or rule is over.
+"""Hundreds of pods while server, plugins and dockerd are killed: no reservation, pin, interface or rule may be left.
 
-In some rounds the server loses its state and all containers instead of being asked to remove its pods.
+In some rounds state and containers are deleted, and no pod is removed through the server.
 """
 
 import math
@@ -30,35 +30,35 @@ from shim.api.v1 import api_pb2 as pb
 
 KILLS = ("server kill", "plugins kill", "docker kill")
 WIPED = 0.25
-"""Part of the rounds in which state and containers are lost."""
+"""Share of the rounds in which state and containers are deleted."""
 WIDTH = 12
-"""Pods that come or go at the same time."""
+"""Pods that start or stop at the same time."""
 MOST_STEPS = 0.25
-"""Part of the pods of a round that come or go between two kills, at most: by the clock, a slow machine would do nothing
-but start again."""
+"""Largest share of a round's pods that start or stop between two kills. Kills by the clock would leave a slow machine
+no time between restarts."""
 SETTLE_SECONDS = 180.0
-"""For pods and whatever they leave, once nothing fails any more."""
+"""Time for the cleanup of pods once kills have ended."""
 PLUGIN_SECONDS = 60
-"""How long a plugin may take: none hangs here, and many run at once."""
+"""Timeout of a plugin: none hangs here, and many run at once."""
 _CALL_SECONDS = 120.0
 _AGAIN_SECONDS = 0.1
 _FAULT_SECONDS = (0.1, 0.8)
 _DELAY_SECONDS = 0.5
-"""Up to this long after a pod has come or gone, so that the others are anywhere in their calls."""
+"""Longest delay of a kill after a pod has started or stopped, so that it hits other pods at any step of their calls."""
 _NETWORK = "stress"
 _FIRST_PORT = 20000
 
 
 @dataclass(slots=True)
 class Stressed:
-    """What a run has done and found."""
+    """Counts and violations of a run."""
 
     pods: int = 0
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     kept: Path | None = None
-    """Where the logs of a run with violations are."""
+    """Directory with the logs of a run with violations."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
@@ -70,7 +70,7 @@ class Stressed:
 def stress(
     node: Node, *, engine: str, pods: int, width: int, seed: int, seconds: float, say: Callable[[str], None]
 ) -> Stressed:
-    """Run `pods` pods, `width` a round, or as many as begin within so many seconds. Ends with the first violation."""
+    """Run `pods` pods, `width` in each round, or as many as start within `seconds`. Stops at the first violation."""
     random, done = Random(seed), Stressed()
     until = time.monotonic() + seconds
     home = HOME / f"stress-{seed}"
@@ -115,7 +115,7 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
 
 
 class _Kills:
-    """Kill something again and again while the block runs, as its pods come and go; all runs again at its end."""
+    """Kill server, plugins or dockerd repeatedly while the block runs; at its end all of them run."""
 
     def __init__(self, target: Target, done: Stressed, random: Random, *, most_steps: int) -> None:
         self._target, self._done, self._random, self._most_steps = target, done, random, most_steps
@@ -125,11 +125,11 @@ class _Kills:
         self._thread = threading.Thread(target=self._go_on, name="kills")
 
     def step(self) -> None:
-        """Count a pod that has come or gone."""
+        """Count a pod that started or stopped."""
         self._steps.release()
 
     def calm_seconds(self) -> float:
-        """Return how long nothing has been killed."""
+        """Return the seconds since the last kill."""
         return time.monotonic() - self._calm_since
 
     def _go_on(self) -> None:
@@ -203,7 +203,7 @@ def _lose_everything(target: Target) -> None:
 
 
 def _left(target: Target) -> list[str]:
-    """Return what is left of pods on the node, and which of its daemons has ended by itself."""
+    """Return leftovers of pods on the node, and daemons that exited by themselves."""
     daemons = {"server": target.server.daemon, "dockerd": target.engine.daemon}
     if ended := [f"{name} has ended: {daemon.log_tail()}" for name, daemon in daemons.items() if not daemon.running]:
         return ended
@@ -232,7 +232,7 @@ def _left(target: Target) -> list[str]:
 
 
 def _kept(target: Target) -> Path:
-    """Copy the logs to where they outlive the run, with the stack of each thread of the server at their end."""
+    """Copy the logs, with the stack of each server thread appended, to a directory that survives the run."""
     kept = Path(tempfile.mkdtemp(prefix="pydockershim-stress-", dir="/var/tmp"))
     if target.server.daemon.running:
         target.server.daemon.signal(signal.SIGABRT)

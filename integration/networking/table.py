@@ -1,4 +1,4 @@
-"""The table of docs/networking.md: which connections there are with each example, and what is impossible."""
+"""The table in docs/networking.md: the connections that work with each example, and the impossible ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +13,18 @@ FAMILIES = (4, 6)
 FILTERS = ("iptables-legacy", "iptables-nft", "nftables")
 
 IMPOSSIBLE = {"60-ipvlan.conflist": "impossible here: the kernel of the tests has no ipvlan"}
-"""Examples that are not tried."""
+"""Examples that are not tested."""
 
 _PAST_THE_NODE = "impossible: packets of macvlan pods go past the node, which can neither redirect nor reach them"
 _WITH_MACVLAN = ("pod to pod", "pod to outside")
 WITHOUT = {
     "50-macvlan.conflist": {direction: _PAST_THE_NODE for direction in DIRECTIONS if direction not in _WITH_MACVLAN}
 }
-"""Directions that cannot be, by example."""
+"""Impossible directions, by example."""
 
 
 class Setting(NamedTuple):
-    """What the connections were tried with."""
+    """The Docker version, iptables variant and plugin release of a test."""
 
     docker: str
     filter: str
@@ -32,11 +32,11 @@ class Setting(NamedTuple):
 
 
 Seen = dict[tuple[str, int, str, Setting], str]
-"""By example, family, direction and setting: why there is no connection, empty where there is one."""
+"""Why a connection fails, by example, family, direction and setting; empty if it works."""
 
 
 def tries(name: str) -> Iterator[tuple[str, int]]:
-    """Yield the directions and families of an example that have to work."""
+    """Yield the directions and families that must work with an example."""
     for direction in DIRECTIONS:
         if direction not in WITHOUT.get(name, {}):
             yield direction, 4
@@ -44,14 +44,14 @@ def tries(name: str) -> Iterator[tuple[str, int]]:
 
 
 def red(seen: Seen) -> list[str]:
-    """Return what was expected to work and does not."""
+    """Return the connections that should work and do not."""
     return [
         f"{name}, IPv{family}, {way}, {setting}: {why}" for (name, family, way, setting), why in seen.items() if why
     ]
 
 
 def table_of(seen: Seen) -> str:
-    """Return the table as Markdown, with what it was tried with above and the reasons of its gaps below."""
+    """Return the table as Markdown, with the tested versions above and the reasons for failures below."""
     names = sorted({*(name for name, *_ in seen), *IMPOSSIBLE})
     settings = sorted({setting for *_, setting in seen})
     notes = _notes(names)
@@ -78,21 +78,21 @@ def table_of(seen: Seen) -> str:
 
 
 def replace_table(page: str, table: str) -> str:
-    """Return the page with this table in the place of the one it has."""
+    """Return the page with its table replaced by this table."""
     head, _, rest = page.partition(BEGIN)
     _, _, foot = rest.partition(END)
     return f"{head}{BEGIN}\n{table}\n{END}{foot}"
 
 
 def reason_without(name: str, way: str) -> str:
-    """Return why an example has no connections of a direction, empty where it has."""
+    """Return why an example has no connections of a direction; empty if it has."""
     return IMPOSSIBLE.get(name) or WITHOUT.get(name, {}).get(way, "")
 
 
 def _merged(
     cells_of: dict[tuple[int, str], tuple[str, ...]],
 ) -> Iterator[tuple[tuple[str, ...], list[int], list[str]]]:
-    """Yield rows of equal cells with their families and filters; families with the same filters share a row."""
+    """Merge equal rows: yield each with its families and filters. Families with the same filters share a row."""
     for cells in dict.fromkeys(cells_of.values()):
         kinds = {
             family: [kind for kind in FILTERS if cells_of[family, kind] == cells]
@@ -106,7 +106,7 @@ def _merged(
 
 
 def _notes(names: list[str]) -> dict[str, str]:
-    """Return a mark for each reason."""
+    """Return the footnote mark of each reason."""
     reasons = dict.fromkeys(reason_without(name, way) for name in names for way in DIRECTIONS)
     return {reason: f"({number})" for number, reason in enumerate(filter(None, reasons), start=1)}
 

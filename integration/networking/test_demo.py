@@ -1,4 +1,4 @@
-"""`make demo` on a machine where nothing is set up, and what it leaves."""
+"""`make demo` on a fresh machine, and its cleanup."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ state >/opt/before
 state >/opt/after
 diff /opt/before /opt/after
 """
-"""A network and file systems of its own. A chain of the machine's own is left alone."""
+"""Runs with separate network and mount namespaces, and checks that a chain of the machine stays."""
 
 
 def test_the_demo_fetches_from_outside_and_leaves_the_machine_as_it_was(node: Node) -> None:

@@ -1,6 +1,6 @@
-"""What doctor says of nodes that keep packets of pods from getting through, and of one that does not.
+"""Doctor's findings on nodes that drop packets of pods, and on a healthy node.
 
-Each broken node is mended by the command that the advice begins with.
+The command at the start of the advice repairs each broken node.
 """
 
 import shlex
@@ -36,7 +36,7 @@ READY = {
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A fault of a node, and what doctor has to say of it."""
+    """A fault of a node, and doctor's finding."""
 
     breaks: tuple[str, ...]
     subject: str
@@ -93,23 +93,23 @@ class Machine:
     dirs: NodeDirs
 
     def findings(self) -> list[Finding]:
-        """Return what doctor finds of the network in its namespace."""
+        """Return doctor's findings on the network of this namespace."""
         config = Config(cni_conf_dir=self.dirs.cni_conf, cni_bin_dir=(self.dirs.cni_bin,))
         return self.netns.call(lambda: [*check_here(), *check_forwarding(config)])
 
     def write(self, conflist: JsonObject) -> None:
-        """Put a network in force."""
+        """Configure a network."""
         (self.dirs.cni_conf / "10-pods.conflist").write_bytes(msgspec.json.encode(conflist))
 
     def run(self, command: str) -> None:
-        """Run a line of shell in its namespace."""
+        """Run a shell command in this namespace."""
         done = subprocess.run([*self.netns.prefix, "sh", "-ec", command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 @pytest.fixture
 def machine(node_dirs: NodeDirs) -> Iterator[Machine]:
-    """A node where nothing is wrong, with two uplinks; the first has the default route."""
+    """A healthy node with two uplinks; the first has the default route."""
     with new_netns(Path(tempfile.mkdtemp(dir=node_dirs.netns)) / "node") as netns:
         made = Machine(netns, node_dirs)
         made.write(with_ipv6(example("10-bridge.conflist")))
@@ -128,7 +128,7 @@ def problems(findings: list[Finding]) -> list[Finding]:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_node_is_named_and_mended_by_the_advice(machine: Machine, name: str) -> None:
+def test_doctor_names_each_fault_and_its_advice_repairs_it(machine: Machine, name: str) -> None:
     broken = BROKEN[name]
     if not broken.firewall:
         machine.write(without_firewall(with_ipv6(example("10-bridge.conflist"))))
@@ -146,7 +146,7 @@ def test_a_broken_node_is_named_and_mended_by_the_advice(machine: Machine, name:
     assert problems(machine.findings()) == []
 
 
-def test_a_kernel_without_br_netfilter(machine: Machine, tmp_path: Path) -> None:
+def test_doctor_reports_a_kernel_without_br_netfilter(machine: Machine, tmp_path: Path) -> None:
     sysctls = tmp_path / "sys"
     shutil.copytree(
         "/proc/sys/net/ipv6/conf/all", sysctls / "net/ipv6/conf/all", ignore=shutil.ignore_patterns("stable*")
@@ -160,7 +160,7 @@ def test_a_kernel_without_br_netfilter(machine: Machine, tmp_path: Path) -> None
     assert shlex.split(problem.advice)[:2] == ["modprobe", "br_netfilter;"]
 
 
-def test_a_bridge_without_hairpin(machine: Machine) -> None:
+def test_doctor_reports_a_bridge_without_hairpin(machine: Machine) -> None:
     conflist = with_ipv6(example("10-bridge.conflist"))
     del conflist["plugins"][0]["hairpinMode"]
     machine.write(conflist)
@@ -172,7 +172,7 @@ def test_a_bridge_without_hairpin(machine: Machine) -> None:
     assert str(machine.dirs.cni_conf / "10-pods.conflist") in problem.advice
 
 
-def test_a_stock_node_whose_pods_are_reached(stock: Lab) -> None:
+def test_doctor_finds_no_problem_on_a_stock_node(stock: Lab) -> None:
     stock.use(with_ipv6(example("10-bridge.conflist")))
     with two_pods(stock, families=(4, 6)):
         said = doctor(stock.served, netns=stock.node)
@@ -191,7 +191,7 @@ def test_a_stock_node_whose_pods_are_reached(stock: Lab) -> None:
     assert said.returncode == 0
 
 
-def test_a_stock_node_without_the_firewall_plugin(stock: Lab) -> None:
+def test_doctor_reports_a_network_without_the_firewall_plugin(stock: Lab) -> None:
     stock.use(without_firewall(with_ipv6(example("10-bridge.conflist"))))
 
     said = doctor(stock.served, netns=stock.node)

@@ -20,7 +20,7 @@ from integration.waiting import wait_until
 from shim.cni.host_ports import RULE
 
 DROP_SECONDS = 60.0
-"""How long a connection is tried, and the packets of the tries are waited for."""
+"""Timeout of a connection attempt, and of the wait for its dropped packets."""
 
 FAMILIES = (4, 6)
 
@@ -38,7 +38,7 @@ def test_every_direction_works(stock: Lab, name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_the_firewall_plugin_pods_reach_no_address(stock: Lab, family: int) -> None:
+def test_pods_reach_no_address_without_the_firewall_plugin(stock: Lab, family: int) -> None:
     stock.use(with_ipv6(without_firewall(example("10-bridge.conflist"))))
 
     with two_pods(stock, families=FAMILIES) as pods:
@@ -49,7 +49,7 @@ def test_without_the_firewall_plugin_pods_reach_no_address(stock: Lab, family: i
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_rule_for_host_ports_is_what_lets_the_outside_in(stock: Lab, family: int) -> None:
+def test_host_ports_need_the_servers_rule(stock: Lab, family: int) -> None:
     stock.use(with_ipv6(example("10-bridge.conflist")))
 
     with two_pods(stock, families=FAMILIES) as pods:
@@ -65,7 +65,7 @@ def test_the_rule_for_host_ports_is_what_lets_the_outside_in(stock: Lab, family:
 
 
 def _assert_drops(pods: Pods, try_it: Callable[[], str], *, family: int) -> None:
-    """Assert that the policy of FORWARD is what keeps a connection from being made."""
+    """Assert that a connection fails because of the policy of FORWARD."""
     before = pods.lab.dropped(family)
     answers: list[str] = []
     client = threading.Thread(target=lambda: answers.append(try_it()))

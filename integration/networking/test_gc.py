@@ -1,4 +1,4 @@
-"""GC of CNI 1.1 with the newer plugins, which take it, and one behind them that frees what has gone."""
+"""GC of CNI 1.1 with recent plugins, which accept it, and a chained plugin that frees addresses."""
 
 import json
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ class Collected:
     broken: Path
 
     def leases(self) -> dict[str, str]:
-        """Reserved address to container id."""
+        """Map each reserved address to its container id."""
         return reserved(self.served.dirs.cni_leases / NETWORK)
 
     def last_gc(self) -> list[dict[str, str]]:
-        """Forget what the plugin was asked before, and return what its next GC names as valid."""
+        """Wait for the plugin's next GC, and return its valid attachments."""
         self.asked.unlink(missing_ok=True)
         config: dict[str, Any] = wait_until(self._config)
         assert (config["name"], config["cniVersion"]) == (NETWORK, "1.1.0")
@@ -42,11 +42,11 @@ class Collected:
     def _config(self) -> dict[str, Any]:
         try:
             return dict(json.loads(self.asked.read_text()))
-        except (FileNotFoundError, ValueError):  # or half of it
+        except (FileNotFoundError, ValueError):  # or half written
             return {}
 
     def lose(self, sandbox: str) -> None:
-        """Have the server crash, and lose the state and the container of one pod."""
+        """Kill the server, and delete state and container of a pod."""
         self.served.server.kill()
         (found,) = (self.served.dirs.state / "sandboxes").glob(f"{sandbox}*")
         found.unlink()
@@ -90,14 +90,14 @@ def attachments(*containers: str) -> list[dict[str, str]]:
 
 
 def lease_of_another(collected: Collected) -> Path:
-    """Write what host-local does for another runtime; not while a GC runs that cannot know of it."""
+    """Write a reservation as host-local does for another runtime, until a GC knows its attachment and keeps it."""
     lease = collected.served.dirs.cni_leases / NETWORK / "10.93.7.7"
     while attachments(OF_ANOTHER)[0] not in collected.last_gc() or not lease.exists():
         lease.write_bytes(f"{OF_ANOTHER}\r\neth0".encode())
     return lease
 
 
-def test_gc_names_the_live_attachments_and_the_leases_of_the_others_go(collected: Collected) -> None:
+def test_gc_keeps_live_attachments_and_frees_other_leases(collected: Collected) -> None:
     cri = collected.served.cri
     alive, dead, removed = (cri.run(pod_config(name)) for name in ("alive", "dead", "removed"))
     cri.remove(removed)
@@ -108,7 +108,7 @@ def test_gc_names_the_live_attachments_and_the_leases_of_the_others_go(collected
 
     wait_until(lambda: collected.last_gc() == attachments(alive, OF_ANOTHER))
     wait_until(lambda: set(collected.leases().values()) == {alive, OF_ANOTHER})
-    assert (collected.served.dirs.cni_cache / "results" / f"{NETWORK}-{dead}-eth0").exists()  # DEL goes on failing
+    assert (collected.served.dirs.cni_cache / "results" / f"{NETWORK}-{dead}-eth0").exists()  # DEL still fails
     assert cri.sandbox_status(alive).network.ip in collected.leases()
 
     collected.broken.unlink()

@@ -1,4 +1,4 @@
-"""What is left of networks without their pods goes at the start of the server; what belongs to others stays."""
+"""At its start the server removes the network state of lost pods; the state of others stays."""
 
 import json
 import os
@@ -31,23 +31,23 @@ LINK, NETWORK = "left0", "left"
 SUBNETS = ("10.97.0.0/16", "fd00:97::/64")
 FIRST_PORT = 31800
 PODS = int(os.environ.get("LEFTOVER_PODS", "5"))
-"""50 is what a node has; 5 say as much in less time."""
+"""A node has 50 pods; 5 test the same in less time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A server that can be started again without its state, and the faults of its plugin."""
+    """A server that can be restarted without its state, and the faults of its plugin."""
 
     served: Served
     plugin: FaultyPlugin
     network: str
 
     def leases(self) -> dict[str, str]:
-        """Reserved address to container id."""
+        """Map each reserved address to its container id."""
         return reserved(self.served.dirs.cni_leases / NETWORK)
 
     def wipe(self) -> None:
-        """Have the server crash, and lose its state and every container."""
+        """Kill the server, and delete its state and every container."""
         self.served.server.kill()
         shutil.rmtree(self.served.dirs.state)
         self.remove_containers()
@@ -58,7 +58,7 @@ class Left:
             api.remove_container(row["Id"], force=True)
 
     def veths(self) -> set[str]:
-        """Ports of the bridge."""
+        """Return the ports of the bridge."""
         return {path.name for path in Path(f"/sys/class/net/{LINK}/brif").glob("*")}
 
 
@@ -89,14 +89,14 @@ def run_pods(cri: Cri, count: int) -> list[str]:
 
 
 def nothing_of(left: Left, sandboxes: list[str]) -> bool:
-    """Whether nothing is there any more of these pods, and says what is when it is asked for the last time."""
+    """Return whether nothing of these pods is left."""
     names = "\n".join(path.name for path in (left.served.dirs.cni_cache / "results").glob("*"))
     pins = {path.name for path in left.served.dirs.netns.glob("*")}
     if set(left.leases().values()) & set(sandboxes):
         return False
     if any(sandbox in names or f"cri-{sandbox}" in pins for sandbox in sandboxes):
         return False
-    rules = nat_rules()  # last: it takes a process
+    rules = nat_rules()  # last, because it runs a process
     return not (
         any(sandbox in rules for sandbox in sandboxes)
         or any(names_port(rules, FIRST_PORT + number) for number in range(len(sandboxes)))
@@ -123,11 +123,11 @@ def test_pods_whose_state_and_containers_are_lost_leave_nothing(left: Left) -> N
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before the operation", "after it"])
-def test_an_add_that_was_under_way_when_all_was_lost_leaves_nothing(left: Left, done: bool) -> None:
+def test_an_add_in_progress_when_state_and_containers_are_lost_leaves_nothing(left: Left, done: bool) -> None:
     with left.plugin.held("ADD", done=done) as held:
         call = left.served.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=pod_config("half")))
         held.wait_reached()
-        # For Docker it may not run yet: ADD begins before the start is answered.
+        # Docker may not list it as running yet: ADD begins before the start is answered.
         [row] = left.served.engine.api.containers(all=True, filters={"label": "io.kubernetes.docker.type"})
         left.wipe()
         call.cancel()
@@ -138,7 +138,7 @@ def test_an_add_that_was_under_way_when_all_was_lost_leaves_nothing(left: Left, 
     wait_until(lambda: not left.veths())
 
 
-def test_pods_that_lost_their_state_alone_go_on(left: Left) -> None:
+def test_pods_that_lost_only_their_state_keep_their_network(left: Left) -> None:
     [sandbox] = run_pods(left.served.cri, 1)
     ip = left.served.cri.sandbox_status(sandbox).network.ip
     left.served.server.kill()
@@ -155,7 +155,7 @@ def test_pods_that_lost_their_state_alone_go_on(left: Left) -> None:
 
 @contextmanager
 def attached_by(name: str, left: Left, netns: Path, *, container_id: str) -> Iterator[Attachment]:
-    """Attach a namespace of another runtime to our network, with an entry in our cache in the format of all."""
+    """Attach a namespace of another runtime to the server's network, with an entry in the shared cache."""
     dirs = left.served.dirs
     subprocess.run(["unshare", f"--net={_touched(netns)}", "true"], check=True)
     made = Attachment(
@@ -191,7 +191,7 @@ def _touched(path: Path) -> Path:
     ],
     ids=["containerd", "a runtime that pins as we do", "podman", "cri-o"],
 )
-def test_what_another_runtime_has_on_the_same_network_stays(left: Left, netns: str, container_id: str) -> None:
+def test_attachments_of_another_runtime_on_the_same_network_stay(left: Left, netns: str, container_id: str) -> None:
     path = left.served.dirs.netns / netns
     sandboxes = run_pods(left.served.cri, 1)
     with attached_by("other", left, path, container_id=container_id) as other:

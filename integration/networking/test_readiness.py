@@ -1,4 +1,4 @@
-"""What plugins say of themselves and of pods: STATUS in the readiness of the node, CHECK in the status of a pod."""
+"""STATUS of plugins in the readiness of the node, and CHECK in the status of a pod."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ STATUS) [ -e {flag} ] || {{ echo '{{"cniVersion": "1.1.0", "code": 50, "msg": "{
 esac
 """
 FRESH_SECONDS = 60.0
-"""What plugins have said holds for ten seconds."""
+"""The server keeps an answer of plugins for ten seconds."""
 
 
 def network_ready(stock: Lab) -> pb.RuntimeCondition:
@@ -32,7 +32,7 @@ def cni_check(stock: Lab, sandbox_id: str) -> str:
     return str(info["cniCheck"])
 
 
-def test_a_plugin_that_is_not_available_makes_the_node_not_ready(stock: Lab, tmp_path: Path) -> None:
+def test_a_plugin_whose_status_fails_makes_the_node_not_ready(stock: Lab, tmp_path: Path) -> None:
     plugin = stock.dirs.cni_more_bin / "mesh"
     plugin.write_text(PLUGIN.format(flag=tmp_path / "up", message=MESSAGE))
     plugin.chmod(0o755)
@@ -53,7 +53,7 @@ def test_a_plugin_that_is_not_available_makes_the_node_not_ready(stock: Lab, tmp
     wait_until(lambda: "network mesh" not in network_ready(stock).message)
 
 
-def test_the_status_of_a_pod_says_what_is_missing_of_its_network(stock: Lab) -> None:
+def test_the_status_of_a_pod_reports_a_damaged_network(stock: Lab) -> None:
     stock.use(with_ipv6(example("10-bridge.conflist")))
     with two_pods(stock, families=(4, 6)) as pods:
         netns, address = pods.second.netns, pods.second.addresses[4]

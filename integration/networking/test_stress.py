@@ -1,4 +1,4 @@
-"""Two short rounds of stress; `make stress-network` runs 1,000 pods."""
+"""Two short rounds of the stress test; `make stress-network` runs 1,000 pods."""
 
 import math
 
@@ -9,11 +9,11 @@ from integration.node.commands import NodeError
 from integration.node.isolation import Node
 
 SEED = 2
-"""The first of its rounds loses the state."""
+"""With this seed the first round deletes the state."""
 
 
 @pytest.mark.timeout(240)
-def test_no_kill_leaves_anything_of_a_network(node: Node, request: pytest.FixtureRequest) -> None:
+def test_kills_leave_no_network_state(node: Node, request: pytest.FixtureRequest) -> None:
     wanted = request.config.getoption("--engine")
     if wanted and "28" not in wanted:
         pytest.skip(f"--engine {' '.join(wanted)}")

@@ -1,4 +1,4 @@
-"""Nodes without a network add-on: a configuration from a template, pods with loopback alone, pods of cri-dockerd."""
+"""Nodes without a network add-on: configuration from a template, pods with only loopback, pods of cri-dockerd."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[S
         remove_link("cbr0")
 
 
-def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) -> None:
+def test_pods_get_addresses_from_the_kubelets_ranges(templated: Served) -> None:
     before = templated.snapshot()
     old = templated.cri.run(pod_config("old"))
     assert [address.rpartition(".")[0] or address.rpartition(":")[0] for address in addresses(templated, old)] == [
@@ -74,7 +74,7 @@ def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) ->
     assert before.added(templated.snapshot()) == ["state: pod-cidr"]
 
 
-def test_a_restart_brings_the_configuration_back_before_the_kubelet_speaks(templated: Served) -> None:
+def test_a_restart_restores_the_configuration_before_the_kubelet_connects(templated: Served) -> None:
     set_ranges(templated, SECOND)
     templated.server.kill()
     (templated.dirs.cni_conf / FILE).unlink()
@@ -92,7 +92,7 @@ def lonely(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Serv
         yield served
 
 
-def test_a_pod_without_a_network_has_loopback_alone(lonely: Served, images: Images) -> None:
+def test_a_pod_without_a_network_has_only_loopback(lonely: Served, images: Images) -> None:
     before = lonely.snapshot()
     config = pod_config("lonely")
     assert network_ready(lonely)
@@ -110,7 +110,7 @@ def test_a_pod_without_a_network_has_loopback_alone(lonely: Served, images: Imag
     assert lonely.snapshot() == before
 
 
-def test_pods_without_a_network_outlive_the_state_directory(lonely: Served) -> None:
+def test_pods_without_a_network_survive_a_lost_state_directory(lonely: Served) -> None:
     sandbox = lonely.cri.run(pod_config("lonely"))
     lonely.server.kill()
     for path in (lonely.dirs.state / "sandboxes").iterdir():
@@ -174,7 +174,7 @@ def test_a_pod_of_kubenet_leaves_nothing(lonely: Served, images: Images, node: N
     shown = subprocess.run(["ip", "-o", "link", "show", "master", "cbr0"], capture_output=True, check=True)
     remove_link("cbr0")
     assert shown.stdout == b""
-    # The directory of pins has been made: no pod of this server needs one.
+    # No pod of this server needs a pin, but the directory exists.
     assert [line for line in before.added(lonely.snapshot()) if line != f"mounts: {lonely.dirs.netns}"] == []
 
 

@@ -1,1 +1,1 @@
-"""What containers and pods use, against what they are known to use."""
+"""Reported usage of containers and pods, compared with known loads."""

@@ -1,4 +1,4 @@
-"""Pods with a control group of their own, as a kubelet makes them, and a disk; removed with the test."""
+"""Fixtures: pods with a pod cgroup, as a kubelet makes them, and a disk; removed with the test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ __all__ = ("disk", "kubelet", "own_pod")
 
 @pytest.fixture
 def own_pod(kubelet: Kubelet, served: Served) -> Callable[[], Pod]:
-    """Give a maker of pods with a group of their own."""
+    """Provide a maker of pods that have a pod cgroup."""
 
     def make() -> Pod:
         parent = served.engine.cgroup_below(unused_name("pod").replace("-", "_"))
@@ -28,6 +28,6 @@ def own_pod(kubelet: Kubelet, served: Served) -> Callable[[], Pod]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mount a disk whose reads and writes are the test's alone."""
+    """Mount a disk that only the test reads and writes."""
     with mounted_disk(tmp_path, size=128 * MIB) as made:
         yield made

@@ -1,4 +1,4 @@
-"""What the kernel itself says of a container, read by the test and not by the server."""
+"""The kernel's figures of a container, read by the test."""
 
 import bisect
 import os
@@ -15,17 +15,17 @@ from integration.node.mounts import unmount_all
 from integration.pods.kubelet import pid_of
 
 UNIFIED = ""
-"""The tree of version 2, among the controllers of version 1."""
+"""The v2 tree on a hybrid machine."""
 
 _ROOT = Path("/sys/fs/cgroup")
 _POLL_SECONDS = 0.01
 _PROMPT = 2_000_000
-"""Nanoseconds; a read that took longer is not noted, as it may be of another moment."""
+"""Nanoseconds; a slower read is discarded, because its moment is uncertain."""
 _COMMAND_SECONDS = 60
 
 
 def group_of(served: Served, container_id: str, controller: str) -> Path:
-    """Return the control group of a container, in the tree of a v1 controller, else in the v2 tree."""
+    """Return the control group of a container: in the tree of this v1 controller, or in the v2 tree."""
     paths = {}
     for line in Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -37,7 +37,7 @@ def group_of(served: Served, container_id: str, controller: str) -> Path:
 
 
 def cpu_time(group: Path) -> int:
-    """CPU time of a group in nanoseconds."""
+    """Return the CPU time of a group in nanoseconds."""
     counter = group / "cpuacct.usage"
     if counter.exists():
         return int(counter.read_text())
@@ -45,10 +45,10 @@ def cpu_time(group: Path) -> int:
 
 
 class CpuHistory:
-    """CPU time of a group, noted a hundred times a second inside a `with` block."""
+    """CPU time of a group, recorded a hundred times a second inside a `with` block."""
 
     def __init__(self, group: Path, *, idle: tuple[int, int]) -> None:
-        """Watch a group that used nothing between two moments, ns since the epoch, and then went on evenly."""
+        """Watch a group that used no CPU between the moments of `idle` (ns since the epoch), and runs evenly since."""
         self._group = group
         self._moments: list[int] = [*idle]
         self._used: list[int] = [0, 0]
@@ -68,19 +68,19 @@ class CpuHistory:
             pass
 
     def between(self, begin: int, end: int) -> float:
-        """Nanoseconds of CPU time that were used between two moments, ns since the epoch."""
+        """Return the nanoseconds of CPU time between two moments (ns since the epoch)."""
         return self.at(end) - self.at(begin)
 
     def rate(self, begin: int, end: int) -> float:
-        """Return the same per second."""
+        """Return the nanoseconds of CPU time per second between two moments."""
         return self.between(begin, end) / (end - begin) * 1e9
 
     def rates(self, end: int, *, windows: Iterable[int]) -> list[float]:
-        """Return the same for windows of so many nanoseconds, as far as the group is that old."""
+        """Return the rates of windows of these lengths (ns) before `end`, as far as the group is that old."""
         return [self.rate(end - window, end) for window in windows if end - window >= self._moments[0]]
 
     def at(self, moment: int) -> float:
-        """Nanoseconds that had been used at a moment, ns since the epoch."""
+        """Return the total CPU time at a moment (ns since the epoch)."""
         after = bisect.bisect(self._moments, moment)
         assert 0 < after < len(self._moments), "this moment was not watched"
         (begin, end), (used, more) = self._moments[after - 1 : after + 1], self._used[after - 1 : after + 1]
@@ -91,7 +91,7 @@ class CpuHistory:
             self._note()
 
     def _note(self) -> bool:
-        """Read once; returns whether the moment is certain, and what was read noted."""
+        """Read once, and record the value if its moment is certain; return whether it is."""
         began = time.time_ns()
         used = cpu_time(self._group)
         took = time.time_ns() - began
@@ -103,25 +103,25 @@ class CpuHistory:
 
 
 def anonymous_of(group: Path) -> int:
-    """Bytes of anonymous memory in a group and below, by the kernel's sums: up to two seconds behind the processes."""
+    """Return the bytes of anonymous memory in a group and below. The kernel's sums lag up to two seconds."""
     rows = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(rows.get("total_rss") or rows["anon"])
 
 
 def anonymous_memory(pids: Sequence[int]) -> int:
-    """Bytes of anonymous memory of processes."""
+    """Return the bytes of anonymous memory of processes."""
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
 def cached(path: Path) -> int:
-    """Bytes of a file that are in the page cache."""
+    """Return the bytes of a file in the page cache."""
     return int(run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], timeout=_COMMAND_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A mounted file system on a block device of its own."""
+    """A mounted file system on a separate block device."""
 
     directory: Path
     major: int
@@ -129,13 +129,13 @@ class Disk:
 
     @property
     def device(self) -> str:
-        """Name of the device."""
+        """The name of the block device."""
         return f"/dev/{Path(f'/sys/dev/block/{self.major}:{self.minor}').readlink().name}"
 
     def count_for(self, group: Path) -> None:
-        """Let the kernel count what this group reads and writes.
+        """Make the kernel count the group's reads and writes.
 
-        Version 1 counts for devices alone that have had a limit, since Linux 6.10; this one is never reached.
+        Since Linux 6.10 cgroup v1 counts only for devices with a limit; this limit is never reached.
         """
         limit = group / "blkio.throttle.write_bps_device"
         if limit.exists():
@@ -144,7 +144,7 @@ class Disk:
 
 @contextmanager
 def mounted_disk(place: Path, *, size: int) -> Iterator[Disk]:
-    """Mount a new disk of so many bytes below `place`, which is on a real one."""
+    """Mount a new disk of `size` bytes below `place`, which is on a real disk."""
     image, directory = place / "disk.img", place / "disk"
     directory.mkdir()
     with image.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What the tests ask the server, and loads whose size is known."""
+"""Queries of statistics."""
 
 from collections.abc import Callable
 
@@ -12,38 +12,38 @@ MIB = 1 << 20
 
 
 def stats(served: Served, container_id: str) -> pb.ContainerStats:
-    """Ask for one container, which is read then."""
+    """Return the statistics of a container, which the server reads now."""
     request = pb.ContainerStatsRequest(container_id=container_id)
     return served.cri.runtime.ContainerStats(request).stats
 
 
 def pod_stats(served: Served, pod: Pod) -> pb.PodSandboxStats:
-    """Ask for one pod, which is read then."""
+    """Return the statistics of a pod, which the server reads now."""
     return served.cri.runtime.PodSandboxStats(pb.PodSandboxStatsRequest(pod_sandbox_id=pod.id)).stats
 
 
 def listed(served: Served) -> dict[str, pb.ContainerStats]:
-    """Ask for all containers, by id."""
+    """Return the statistics of all containers, by id."""
     answer = served.cri.runtime.ListContainerStats(pb.ListContainerStatsRequest())
     return {found.attributes.id: found for found in answer.stats}
 
 
 def pods_listed(served: Served) -> dict[str, pb.PodSandboxStats]:
-    """Ask for all pods, by id."""
+    """Return the statistics of all pods, by id."""
     answer = served.cri.runtime.ListPodSandboxStats(pb.ListPodSandboxStatsRequest())
     return {found.attributes.id: found for found in answer.stats}
 
 
 def metrics(served: Served, pod: Pod) -> pb.PodSandboxMetrics:
-    """Ask for the metrics of all pods, and give those of one."""
+    """List the metrics of all pods, and return this pod's."""
     answer = served.cri.runtime.ListPodSandboxMetrics(pb.ListPodSandboxMetricsRequest())
     return next(each for each in answer.pod_metrics if each.pod_sandbox_id == pod.id)
 
 
 def wait_pass(cpu: Callable[[], pb.CpuUsage], *, after: int = 0) -> pb.CpuUsage:
-    """Wait for what a background pass read, later than `after` (ns since the epoch).
+    """Wait for a reading of a background pass later than `after` (ns since the epoch).
 
-    Lists give that until the next one; as long as there is none they read for themselves, each at another time.
+    Lists return it until the next pass. Without a pass each list reads anew, with another timestamp.
     """
 
     def kept() -> pb.CpuUsage | None:
@@ -56,5 +56,5 @@ def wait_pass(cpu: Callable[[], pb.CpuUsage], *, after: int = 0) -> pb.CpuUsage:
 
 
 def wait_file(served: Served, container_id: str, path: str) -> None:
-    """Wait until a container has made a file."""
+    """Wait until a container has created a file."""
     wait_until(lambda: served.cri.exec(container_id, "test", "-e", path).exit_code == 0, seconds=60)

@@ -1,4 +1,4 @@
-"""Real load of known size, on this machine's control groups: each figure within 5 %."""
+"""Loads of known size, in real control groups: each figure is within 5 %."""
 
 import contextlib
 import time
@@ -29,17 +29,17 @@ from shim.stats_cache import METRICS_INTERVAL
 NEAR = 0.05
 ENDLESS = "while :; do :; done"
 APART = 5 * SECOND
-"""So much that it does not matter how long the server may have been kept waiting between two readings."""
+"""Long enough that delays of the server between two readings do not matter."""
 WINDOWS = range(SECOND, 10 * SECOND, SECOND // 20)
-"""Of a rate, in nanoseconds: they begin with an earlier pass, which may be one that the test has not seen."""
+"""Possible windows of a rate in ns: a window begins with an earlier pass, which the test may not have seen."""
 MANY = 1200
-"""Processes: more than the kernel returns with one read."""
+"""Number of processes: more than the kernel returns in one read."""
 
 
-def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_cpu_time_and_rate_agree_with_the_kernel(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
     pod = own_pod()
-    # A quota makes 300 ms a second of an endless loop. Where the machine has less to give, the kernel reports how much
-    # that was; short periods make it the same over every window.
+    # With the quota an endless loop uses 300 ms a second. If the machine has less to give, the kernel reports how much;
+    # short periods make the rate equal over every window.
     quota = pb.LinuxContainerResources(cpu_period=20_000, cpu_quota=6_000)
     container = kubelet.started(pod, "sh", "-c", ENDLESS, linux=pb.LinuxContainerConfig(resources=quota))
     group = group_of(served, container, "cpuacct")
@@ -61,7 +61,7 @@ def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callab
 
 
 def check_cpu(kernel: CpuHistory, first: pb.CpuUsage, second: pb.CpuUsage, asked: pb.CpuUsage) -> None:
-    """Check what two passes, one after the other, have read, and an answer after them."""
+    """Check the readings of two consecutive passes, and a later answer."""
     used = second.usage_core_nano_seconds.value - first.usage_core_nano_seconds.value
     assert used == pytest.approx(kernel.between(first.timestamp, second.timestamp), rel=NEAR)
     for reported in (second, asked):
@@ -70,12 +70,12 @@ def check_cpu(kernel: CpuHistory, first: pb.CpuUsage, second: pb.CpuUsage, asked
         assert any(reported.usage_nano_cores.value == pytest.approx(rate, rel=NEAR) for rate in rates)
 
 
-def test_the_working_set_is_not_the_page_cache(
+def test_the_working_set_excludes_inactive_page_cache(
     served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod], tmp_path: Path
 ) -> None:
     pod = own_pod()
-    # Written past the cache and read once, a file is inactive page cache and costs the kernel nothing else. The buffer
-    # of a dd that cannot get rid of it is anonymous memory.
+    # A file that is written with O_DIRECT and read once is inactive page cache and uses no other memory. The buffer
+    # of a blocked dd is anonymous memory.
     hold = (
         "dd if=/dev/zero of=/disk/data bs=1M count=200 oflag=direct 2>/dev/null; mkfifo /tmp/pipe; "
         "sleep 3600 <>/tmp/pipe & dd if=/disk/data of=/dev/null bs=1M; "
@@ -86,7 +86,7 @@ def test_the_working_set_is_not_the_page_cache(
     first = pid_of(served, container)
     wait_until(lambda: anonymous_memory([first]) >= 100 * MIB, seconds=60)
     cache = cached(tmp_path / "data")
-    assert cache > 150 * MIB  # the kernel may have taken some back for others
+    assert cache > 150 * MIB  # the kernel may have reclaimed some
     assert anonymous_memory([first]) == pytest.approx(100 * MIB, rel=0.01)
     group = group_of(served, container, "memory")
     for each in (group, group.parent):
@@ -108,7 +108,7 @@ def test_the_working_set_is_not_the_page_cache(
 
 
 def values(served: Served, pod: Pod) -> dict[str, int]:
-    """Metrics of the one container of a pod, by name; of those with labels of their own, the sum."""
+    """Return the metrics of a pod's only container, by name; a metric with several label values is summed."""
     [container] = metrics(served, pod).container_metrics
     found: dict[str, int] = {}
     for metric in container.metrics:
@@ -117,7 +117,7 @@ def values(served: Served, pod: Pod) -> dict[str, int]:
 
 
 def wait_values(served: Served, pod: Pod, wanted: Mapping[str, object]) -> None:
-    """Wait until metrics are these: they are read ahead, and may still be of a moment before."""
+    """Wait until the metrics have these values: the server reads them in advance."""
     seen: dict[str, int] = {}
 
     def reported() -> bool:
@@ -129,7 +129,9 @@ def wait_values(served: Served, pod: Pod, wanted: Mapping[str, object]) -> None:
     assert {name: seen.get(name) for name in wanted} == wanted
 
 
-def test_what_is_written_to_the_layer(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_the_writable_layers_size_and_inodes_are_reported(
+    served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
+) -> None:
     pod = own_pod()
     write = (
         "dd if=/dev/urandom of=/data bs=1M count=50 2>/dev/null; mkdir /many; "
@@ -145,7 +147,7 @@ def test_what_is_written_to_the_layer(served: Served, kubelet: Kubelet, own_pod:
         layer = stats(served, container).writable_layer
         return layer if layer.inodes_used.value > 1000 else None
 
-    # The first measurement comes right after the start, the next a while later: one of them finds everything there.
+    # The first measurement follows the start, the second comes later: one of them finds all files.
     layer = wait_until(complete, seconds=2 * PERIOD)
 
     assert layer is not None
@@ -155,7 +157,7 @@ def test_what_is_written_to_the_layer(served: Served, kubelet: Kubelet, own_pod:
     wait_values(served, pod, {"container_fs_usage_bytes": pytest.approx(50 * MIB, rel=NEAR)})
 
 
-def test_counted_bytes_of_the_network(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_bytes_of_the_network_are_counted(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
     receiver, sender = own_pod(), own_pod()
     address = served.cri.sandbox_status(receiver.id).network.ip
     listening = kubelet.started(receiver, "sh", "-c", "touch /tmp/up; sleep 3600 | nc -l -p 5000 >/tmp/got")
@@ -168,7 +170,7 @@ def test_counted_bytes_of_the_network(served: Served, kubelet: Kubelet, own_pod:
     wait_until(lambda: served.cri.exec(listening, "sh", "-c", arrived).exit_code == 0, seconds=60)
 
     after = {pod.id: pod_stats(served, pod).linux.network.default_interface for pod in (receiver, sender)}
-    # Packets of 1448 bytes have 66 of headers.
+    # Packets of 1448 bytes have 66 bytes of headers.
     kernel = pytest.approx(20 * MIB * (1 + 66 / 1448), rel=NEAR)
     assert 20 * MIB <= after[receiver.id].rx_bytes.value - before[receiver.id].rx_bytes.value == kernel
     assert 20 * MIB <= after[sender.id].tx_bytes.value - before[sender.id].tx_bytes.value == kernel
@@ -179,7 +181,7 @@ def test_counted_bytes_of_the_network(served: Served, kubelet: Kubelet, own_pod:
         assert getattr(after[pod.id], f"{way}_errors").value == 0
 
 
-def test_what_is_read_and_written_past_the_cache(
+def test_direct_reads_and_writes_are_counted(
     served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod], disk: Disk
 ) -> None:
     pod = own_pod()

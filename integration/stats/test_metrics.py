@@ -1,4 +1,4 @@
-"""Every metric that conformance asks for, with all its labels."""
+"""Every metric of the conformance suite, with all labels."""
 
 import os
 from collections import defaultdict
@@ -77,17 +77,17 @@ LABELS = {
     "container_threads_max": (),
     "container_ulimits_soft": ("ulimit",),
 }
-"""Labels behind EVERY."""
+"""Labels that follow those of EVERY."""
 
 OF_LAYER = {f"container_fs_{name}" for name in ("inodes_free", "inodes_total", "limit_bytes", "usage_bytes")}
-"""Those whose device is that of Docker's directory."""
+"""Metrics whose device label is the device of Docker's directory."""
 
 Labelled = dict[str, list[tuple[str, ...]]]
-"""Values of labels by the name of the metric, in the order they were reported."""
+"""Values of labels by the name of the metric, in reported order."""
 
 
 def path_of(served: Served, container_id: str) -> str:
-    """What cAdvisor calls a container: the path of its control group."""
+    """Return cAdvisor's name of a container: the path of its control group."""
     lines = Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines()
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     path = paths.get("memory", paths[UNIFIED])
@@ -96,7 +96,7 @@ def path_of(served: Served, container_id: str) -> str:
 
 
 def layer_device(served: Served) -> str:
-    """The device that layers are on."""
+    """Return the device of the image layers."""
     number = Path(served.engine.api.info()["DockerRootDir"]).stat().st_dev
     known = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     return f"/dev/{known.readlink().name}" if known.is_symlink() else known.name
@@ -110,7 +110,7 @@ def labelled(found: Iterable[pb.Metric]) -> Labelled:
 
 
 def own_labels(disk: Disk, layer: str) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """What stands behind the labels of every metric, by their keys."""
+    """Return the expected values of the labels that follow EVERY, by their keys."""
     device = (disk.device,)
     numbered = (*device, str(disk.major), str(disk.minor))
     faults: set[tuple[str, ...]] = {
@@ -130,27 +130,27 @@ def own_labels(disk: Disk, layer: str) -> dict[tuple[str, ...], set[tuple[str, .
 
 
 def started_at(served: Served, container_id: str) -> int:
-    """Seconds since the epoch, as Docker reports."""
+    """Return Docker's start time in seconds since the epoch."""
     text = served.engine.api.inspect_container(container_id)["State"]["StartedAt"]
     return int(datetime.fromisoformat(f"{text[:19]}+00:00").timestamp())
 
 
 def page_size(directory: Path) -> str:
-    """Name a size of huge pages as control groups do: 2MB, 1GB."""
+    """Return a size of huge pages as in control groups: 2MB, 1GB."""
     kilobytes = int(directory.name.removeprefix("hugepages-").removesuffix("kB"))
     return f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB"
 
 
 def not_reported_here(served: Served, container_id: str) -> set[str]:
-    """Metrics for which this machine's kernel has no figures of a container."""
+    """Return the metrics for which this machine's kernel has no figures."""
     unified = group_of(served, container_id, UNIFIED)
-    # On a machine with both versions not every engine makes a group in the unified tree, where pressure is.
+    # On a hybrid machine not every engine makes a group in the v2 tree, which has the pressure files.
     pressure = container_id in unified.name and (unified / "cpu.pressure").exists()
     pages = group_of(served, container_id, "hugetlb")
     there = {
         "_pressure_": pressure,
         "_hugetlb_usage_": any(pages.glob("hugetlb.*")),
-        "_hugetlb_max_usage_": any(pages.glob("hugetlb.*.max_usage_in_bytes")),  # version 2 does not keep it
+        "_hugetlb_max_usage_": any(pages.glob("hugetlb.*.max_usage_in_bytes")),  # v2 has no such file
     }
     return {name for name in LABELS for word, is_there in there.items() if word in name and not is_there}
 
@@ -226,7 +226,7 @@ def check_labels(
     base: tuple[str, ...],
     own: dict[tuple[str, ...], set[tuple[str, ...]]],
 ) -> None:
-    """Check that there are these metrics, each with the right labels, and none twice."""
+    """Check that exactly these metrics are reported, each with the right labels and without duplicates."""
     every = labelled(found)
     assert every.keys() == set(names)
     for name, labels in every.items():

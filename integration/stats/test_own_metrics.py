@@ -1,4 +1,4 @@
-"""The server's own metrics, and by them: stats and metrics never ask Docker."""
+"""The server's Prometheus metrics, which also show that stats and metrics do not query Docker."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from shim.api.v1 import api_pb2 as pb
 
 PORT = 9181
 LINK = "pods-counted"
-"""A bridge of its own: the shared server's must stay."""
+"""A separate bridge: the shared server's must stay."""
 OF_THE_VIEW = {"list_containers", "list_images", "inspect_image"}
-"""What the node view asks once a minute, whatever the server is asked."""
+"""Docker calls of the node view, once a minute regardless of RPCs."""
 
 
 @pytest.fixture(scope="module")
 def counting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """Run a server that counts."""
+    """Run a server with metrics."""
     dirs = make_node_dirs(node, new_home("counting"))
     (dirs.cni_conf / "10-pods.conflist").write_text(
         conflist(bridge(dirs.cni_leases, subnets=["10.90.0.0/16"], link=LINK))
@@ -38,7 +38,7 @@ def get(path: str) -> str:
 
 
 def counted(name: str) -> dict[tuple[str, ...], float]:
-    """How much was done, by its labels in their order."""
+    """Return the values of a metric by the values of its labels."""
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(get("/metrics"))
@@ -52,7 +52,7 @@ def docker_calls() -> dict[str, float]:
     return {operation: count for (operation, _), count in found.items() if operation not in OF_THE_VIEW}
 
 
-def test_what_a_pod_takes_is_counted(counting: Served, images: Images) -> None:
+def test_the_calls_of_a_pods_life_are_counted(counting: Served, images: Images) -> None:
     pod = pod_config("counted")
     sandbox = counting.cri.run(pod)
     counting.cri.start(counting.cri.create(sandbox, container_config("c", image=images.busybox), pod=pod))
@@ -72,7 +72,7 @@ def test_stats_and_metrics_never_ask_docker(counting: Served, images: Images) ->
     container = counting.cri.create(sandbox, container_config("c", image=images.busybox), pod=pod)
     counting.cri.start(container)
     runtime = counting.cri.runtime
-    # What the view inspects after a start comes by events, a moment later.
+    # After a start the view inspects containers on events, a moment later.
     seen: list[dict[str, float]] = [docker_calls()]
 
     def settled() -> bool:

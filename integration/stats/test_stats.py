@@ -1,4 +1,4 @@
-"""What is listed of which pod and container; `test_against_kernel.py` checks the values."""
+"""The fields and entries of statistics; `test_against_kernel.py` checks the values."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,9 @@ from shim.base.times import SECOND
 from shim.stats_cache import INTERVAL
 
 
-def test_available_memory_and_swap(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_available_memory_and_swap_follow_the_limit(
+    served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
+) -> None:
     limit = pb.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
     limited = stats(served, kubelet.started(own_pod(), linux=pb.LinuxContainerConfig(resources=limit)))
 
@@ -33,7 +35,7 @@ def test_the_network_of_the_host_is_not_reported(served: Served, kubelet: Kubele
     assert not pod_stats(served, pod).linux.HasField("network")
 
 
-def test_a_pod_without_a_group_of_its_own_has_the_sum_of_its_containers(served: Served, kubelet: Kubelet) -> None:
+def test_a_pod_without_a_pod_cgroup_has_the_sum_of_its_containers(served: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     containers = [kubelet.started(pod), kubelet.started(pod)]
 
@@ -41,11 +43,13 @@ def test_a_pod_without_a_group_of_its_own_has_the_sum_of_its_containers(served: 
 
     assert {found.attributes.id for found in linux.containers} == set(containers)
     assert linux.memory.usage_bytes.value >= sum(found.memory.usage_bytes.value for found in linux.containers)
-    # What has set a container up is a task of it for a moment longer.
+    # For a moment runc's setup process still counts as a task of the container.
     assert wait_until(lambda: pod_stats(served, pod).linux.process.process_count.value == 3)
 
 
-def test_lists_have_what_runs_and_filters_hold(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_lists_have_running_containers_and_apply_filters(
+    served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
+) -> None:
     first, second = own_pod(), own_pod()
     running = kubelet.started(first, labels={"role": "main"})
     other = kubelet.started(second)
@@ -70,7 +74,7 @@ def test_lists_have_what_runs_and_filters_hold(served: Served, kubelet: Kubelet,
     assert stats(served, ended).memory.usage_bytes.value == 0
 
 
-def test_lists_read_ahead_are_recent(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_prefetched_lists_are_recent(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
     pod = own_pod()
     container = kubelet.started(pod)
     first = listed(served)[container].cpu.timestamp
@@ -84,7 +88,7 @@ def test_lists_read_ahead_are_recent(served: Served, kubelet: Kubelet, own_pod: 
     assert found.cpu.HasField("usage_nano_cores")
 
 
-def test_answers_a_second_apart_have_cpu_time_of_two_moments(
+def test_answers_a_second_apart_have_different_cpu_times(
     served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
 ) -> None:
     pod = own_pod()
@@ -115,12 +119,12 @@ def test_files_of_control_groups_are_open_while_their_container_runs(
     wait_until(lambda: open_of(container), seconds=4 * INTERVAL)
     served.cri.stop_container(container)
     wait_until(lambda: not open_of(container), seconds=4 * INTERVAL)
-    assert open_of(group)  # the pod's own
+    assert open_of(group)  # the pod's cgroup
     served.cri.remove(pod.id)
     wait_until(lambda: not open_of(group), seconds=4 * INTERVAL)
 
 
-def test_unknown_ids(served: Served) -> None:
+def test_unknown_ids_are_not_found(served: Served) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         served.cri.runtime.ContainerStats(pb.ContainerStatsRequest(container_id="f" * 64))
     assert failure(raised)[0] is grpc.StatusCode.NOT_FOUND

@@ -1,1 +1,1 @@
-"""The node view on real engines: through restarts, hanging calls, broken event streams and what others do."""
+"""The node view on real engines: restarts, hanging calls, broken event streams and changes by others."""

@@ -1,4 +1,4 @@
-"""A server whose Docker can be made to hang, and pods on it."""
+"""Fixtures: a server behind a proxy of Docker that can hang, and pods."""
 
 from collections.abc import Iterator
 
@@ -16,8 +16,8 @@ BRIDGE = "view0"
 
 @pytest.fixture(scope="module")
 def proxy(engine: Engine) -> Iterator[DockerProxy]:
-    """Stand between the engine and its clients."""
-    sockets = HOME / "sockets"  # short, as the paths of sockets must be
+    """Run a proxy in front of the engine."""
+    sockets = HOME / "sockets"  # short, because paths of sockets are limited
     sockets.mkdir(exist_ok=True)
     made = DockerProxy(sockets / f"{unused_name('proxy')}.sock", upstream=engine.socket)
     yield made
@@ -26,7 +26,7 @@ def proxy(engine: Engine) -> Iterator[DockerProxy]:
 
 @pytest.fixture(scope="module")
 def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """Run a server behind the proxy; what its pods leave behind is an error at its end."""
+    """Run a server behind the proxy; at its end leftovers of pods are an error."""
     dirs = make_node_dirs(node, new_home("view"))
     configure_network(dirs)
     with own_link(BRIDGE), serving(engine, dirs, docker_endpoint=proxy.url) as made:
@@ -39,13 +39,13 @@ def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> I
 
 @pytest.fixture
 def kubelet(proxied: Served, images: Images) -> Iterator[Kubelet]:
-    """Make pods on that server; they are removed at the end of the test."""
+    """Make pods on the proxied server; they are removed at the end of the test."""
     made = Kubelet(proxied.cri, images.busybox)
     yield made
     made.remove_all()
 
 
 def configure_network(dirs: NodeDirs) -> None:
-    """Give pods a network that no other server has."""
+    """Configure a network that no other server uses."""
     plugin = bridge(dirs.cni_leases, subnets=["10.87.0.0/16"], link=BRIDGE)
     (dirs.cni_conf / "10-view.conflist").write_text(conflist(plugin, name="view"))

@@ -1,4 +1,4 @@
-"""A Docker socket in front of Docker's own, which counts requests, lets some of them hang and damages event streams."""
+"""A proxy of Docker's socket that records requests, lets some hang and damages event streams."""
 
 import re
 import socket
@@ -9,7 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 
 _HANG_SECONDS = 120.0
-"""A call that hangs goes on after this in any case."""
+"""A hanging call goes on after this many seconds at the latest."""
 _PIECE = 64 * 1024
 _REFUSAL = (
     b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: 26\r\n\r\n"
@@ -17,13 +17,13 @@ _REFUSAL = (
 )
 
 Fault = str
-"""What becomes of one event: `pass`, `drop`, `twice`, `late`, `cut` (after it), or `half` of it and then a cut."""
+"""Treatment of an event: `pass`, `drop`, `twice`, `late`, `cut` (after it), or `half` of it and then a cut."""
 
 _LATE_SECONDS = 0.15
 
 
 class DockerProxy:
-    """Passes what comes to `path` on to the Engine at `upstream`. Thread-safe."""
+    """Forwards connections to `path` to the Engine at `upstream`. Thread-safe."""
 
     def __init__(self, path: Path, *, upstream: Path) -> None:
         self.path = path
@@ -41,25 +41,25 @@ class DockerProxy:
         threading.Thread(target=self._serve, name="docker-proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Let no call hang and accept no connection; connections end with their clients."""
+        """Release hanging calls and accept no further connection; connections end with their clients."""
         with self._lock:
             hanging, self._hanging = self._hanging, []
         for _, _, released in hanging:
             released.set()
-        # close() alone does not wake a thread that accepts.
+        # close() alone does not wake a thread in accept().
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.path.unlink()
 
     def requests(self) -> list[str]:
-        """Everything asked so far, as method and path without version and query: `GET /containers/json`."""
+        """All requests so far, as method and path without version and query: `GET /containers/json`."""
         with self._lock:
             return list(self._requests)
 
     @contextmanager
     def hanging(self, pattern: str) -> Iterator[threading.Event]:
-        """Let requests that fit hang inside the block; gives an event that is set when the first does."""
+        """Let matching requests hang inside the block; yields an event that is set when the first hangs."""
         asked, released = threading.Event(), threading.Event()
         entry = re.compile(pattern), asked, released
         with self._lock:
@@ -73,7 +73,7 @@ class DockerProxy:
 
     @contextmanager
     def refusing(self, pattern: str) -> Iterator[None]:
-        """Answer requests that fit with an error of the server inside the block."""
+        """Answer matching requests with a server error inside the block."""
         entry = re.compile(pattern)
         with self._lock:
             self._refused.append(entry)
@@ -84,7 +84,7 @@ class DockerProxy:
                 self._refused.remove(entry)
 
     def damage(self, faults: Iterator[Fault]) -> None:
-        """Let the events to come meet these faults, one each; what comes after the last one passes."""
+        """Apply these faults to the next events, one each; later events pass."""
         with self._lock:
             self._faults = faults
 
@@ -96,7 +96,7 @@ class DockerProxy:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
-    # One connection
+    # A connection
 
     def _serve(self) -> None:
         with suppress(OSError):  # closed
@@ -114,7 +114,7 @@ class DockerProxy:
     def _exchange(
         self, client: socket.socket, server: socket.socket, *, asked: BufferedReader, answered: BufferedReader
     ) -> bool:
-        """Pass one request on and its answer back; False when the connection is used up."""
+        """Forward a request and its answer; return False when the connection ends."""
         head = _head(asked)
         request = _words(head)
         self._wait_released(request)
@@ -161,7 +161,7 @@ class DockerProxy:
                 self._streams.discard(client)
 
     def _passed(self, client: socket.socket, data: bytes) -> bool:
-        """Pass one piece of an event stream on, or what a fault leaves of it; False when it is to be cut."""
+        """Forward a piece of an event stream, changed by its fault; return False if the stream must be cut."""
         with self._lock:
             fault = next(self._faults, "pass")
         if fault == "late":
@@ -206,7 +206,7 @@ def _words(head: bytes) -> str:
 
 
 def _body(reader: BufferedReader, head: bytes, send: Callable[[bytes], object]) -> None:
-    """Pass on the body that belongs to `head`."""
+    """Forward the body that belongs to `head`."""
     if re.search(rb"(?i)\r\ntransfer-encoding: *chunked", head):
         while data := _chunk(reader):
             send(f"{len(data):x}\r\n".encode() + data + b"\r\n")
@@ -216,7 +216,7 @@ def _body(reader: BufferedReader, head: bytes, send: Callable[[bytes], object]) 
 
 
 def _chunk(reader: BufferedReader) -> bytes:
-    """Read one chunk of a chunked body; empty at its end."""
+    """Read a chunk of a chunked body; empty at its end."""
     size = int(reader.readline().strip() or b"0", 16)
     data = reader.read(size)
     reader.readline()

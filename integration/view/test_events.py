@@ -1,4 +1,4 @@
-"""An event stream that is damaged on its way leaves the view as Docker is."""
+"""After damages of the event stream the view agrees with Docker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ TIMINGS = Timings(
 
 
 class Pods:
-    """Pause containers of one example, treated as others would."""
+    """Pause containers of a Hypothesis example, changed as by other users of Docker."""
 
     def __init__(self, api: docker.APIClient, image: str) -> None:
         self._api = api
@@ -45,7 +45,7 @@ class Pods:
         self.made: list[str] = []
 
     def do(self, what: str, choice: int) -> None:
-        """Do something to one of them."""
+        """Apply an action to a container."""
         if what == "create":
             self.made.append(self._created())
             return
@@ -98,7 +98,7 @@ def watched(url: str, *, timings: Timings = TIMINGS) -> Iterator[NodeView]:
 
 @pytest.fixture
 def direct(engine: Engine) -> Iterator[DockerEngine]:
-    """Docker without anything between."""
+    """Connect to Docker without the proxy."""
     made = DockerEngine(engine.url, request_timeout=30)
     yield made
     made.close()
@@ -108,7 +108,7 @@ EXAMPLES = settings(
     max_examples=15,
     deadline=None,
     database=None,
-    # The fixtures hold no state of an example.
+    # The fixtures keep no state between examples.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -118,7 +118,7 @@ EXAMPLES = settings(
     faults=st.lists(st.sampled_from(FAULTS), max_size=30),
 )
 @EXAMPLES
-def test_damaged_event_stream(
+def test_the_view_agrees_with_docker_after_a_damaged_event_stream(
     engine: Engine,
     images: Images,
     proxy: DockerProxy,
@@ -155,7 +155,7 @@ def test_damaged_event_stream(
     settle=st.sampled_from([0.0, TIMINGS.event_delay]),
 )
 @EXAMPLES
-def test_refreshes_by_rpcs_between_the_events(
+def test_the_view_agrees_with_docker_after_refreshes_between_events(
     engine: Engine,
     images: Images,
     proxy: DockerProxy,
@@ -164,7 +164,7 @@ def test_refreshes_by_rpcs_between_the_events(
     faults: list[str],
     settle: float,
 ) -> None:
-    """An event that an earlier inspect has covered leads to none; nothing that came after that inspect is missed."""
+    """An event before the last inspect causes none; every later event does."""
     pods = Pods(engine.api, images.busybox)
     proxy.damage(iter(faults))
     try:
@@ -181,7 +181,7 @@ def test_refreshes_by_rpcs_between_the_events(
 
 
 def _is_true(view: NodeView, direct: DockerEngine, made: list[str]) -> bool:
-    """Whether the view answers, and reports of these containers what Docker does, and of no others of theirs."""
+    """Return whether the view answers, and agrees with Docker on these containers."""
     if view.stats().outage:
         return False
     seen = {record.id: record for record in view.sandboxes() if record.config.metadata.namespace == "view"}

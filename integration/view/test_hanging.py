@@ -1,6 +1,6 @@
-"""A dockerd that is stopped with SIGSTOP: its socket accepts, and no answer comes.
+"""A dockerd that is stopped with SIGSTOP: its socket accepts, and it does not answer.
 
-What needs no Docker answers, what needs it ends with its client, and the server is as before when it goes on.
+Calls that need no Docker answer, others end with their deadline, and after SIGCONT the server is as before.
 """
 
 import subprocess
@@ -29,14 +29,13 @@ from shim.engine.client import DockerEngine
 
 STATUS_SECONDS = 20.0
 READ_SECONDS = 20.0
-"""Longest time of a read; one that waited for Docker would have none."""
+"""Longest time of a read; a read that waits for Docker would never end."""
 SHORT = 0.3
-"""Deadline of a client that does not wait."""
+"""Deadline of an impatient client, in seconds."""
 CALLS = 100
 AT_ONCE = 25
 SPARE = 6
-"""Threads and descriptors more than before that are no leak: connections to Docker that are kept, pools that have
-grown."""
+"""Additional threads and descriptors that are no leak: kept connections to Docker, and grown pools."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def kubelet(hung: Served, images: Images) -> Iterator[Kubelet]:
 
 @contextmanager
 def frozen(served: Served) -> Iterator[None]:
-    """Let Docker hang inside the block, and answer again afterwards."""
+    """Stop dockerd inside the block, and continue it afterwards."""
     served.engine.freeze()
     try:
         yield
@@ -81,7 +80,7 @@ def timed(call: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def test_status_says_what_hangs(hung: Served) -> None:
+def test_status_says_that_docker_hangs(hung: Served) -> None:
     assert runtime_condition(hung.cri).status
     with frozen(hung), ThreadPoolExecutor(10) as pool:
         # Docker's last answer before it was frozen counts for RECENT_SECONDS.
@@ -95,7 +94,7 @@ def test_status_says_what_hangs(hung: Served) -> None:
         assert "ping Docker: Docker did not answer within 4 s" in condition.message
 
 
-def test_reads_answer_from_the_view(hung: Served, kubelet: Kubelet) -> None:
+def test_reads_are_answered_from_the_view(hung: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(pod)
     cri = hung.cri
@@ -160,35 +159,35 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 
 def open_in(served: Served) -> tuple[int, int]:
-    """Threads and descriptors of the server."""
+    """Return the numbers of the server's threads and descriptors."""
     now = size(served.server.daemon.pid)
     return now.threads, now.descriptors
 
 
 def settled(served: Served) -> tuple[int, int]:
-    """Threads and descriptors once those have gone that wait a while for further work."""
+    """Return the numbers of threads and descriptors once idle threads have ended."""
     until = time.monotonic() + IDLE_SECONDS + 2
     return wait_until(lambda: open_in(served) if time.monotonic() > until else None, 60) or (0, 0)
 
 
-def test_calls_end_with_their_clients_and_leave_nothing(hung: Served, kubelet: Kubelet) -> None:
+def test_calls_end_with_their_deadline_and_leave_nothing(hung: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(pod)
 
     def burst() -> dict[str, set[str]]:
-        """The codes that the calls of each name ended with."""
-        victim = kubelet.started(pod)  # Docker may stop it when it goes on
+        """Return the status codes of the calls by name."""
+        victim = kubelet.started(pod)  # Docker may stop it after SIGCONT
         calls = calls_that_need_docker(hung.cri, pod=pod.id, container=container, victim=victim, image=kubelet.image)
         with frozen(hung), ThreadPoolExecutor(AT_ONCE) as pool:
-            # Docker's last answer before it was frozen counts for RECENT_SECONDS. That a short deadline has passed
-            # shows nothing: on a busy machine it does with an answer as well.
+            # Docker's last answer before it was frozen counts for RECENT_SECONDS. A short deadline shows nothing:
+            # on a busy machine it passes although Docker answers.
             wait_until(lambda: not runtime_condition(hung.cri).status)
             asked = [
                 (name, pool.submit(code_of, call)) for _ in range(CALLS // len(calls)) for name, call in calls.items()
             ]
             return {name: {each.result(60).name for other, each in asked if other == name} for name in calls}
 
-    burst()  # the pool that serves RPCs grows, and keeps its threads
+    burst()  # makes the pool of RPC threads grow
     threads, descriptors = settled(hung)
     ended = burst()
     # The server runs commands itself.
@@ -204,18 +203,18 @@ def test_calls_end_with_their_clients_and_leave_nothing(hung: Served, kubelet: K
 
 def crash_and_start(served: Served, *, meanwhile: Callable[[], object] = lambda: None) -> None:
     served.server.kill()
-    served.server.socket.unlink()  # its appearance is what a start waits for
+    served.server.socket.unlink()  # a start waits for its appearance
     meanwhile()
     served.server.start()
 
 
-def test_a_server_that_starts_while_docker_hangs_answers_with_what_docker_last_said(hung: Served) -> None:
+def test_a_server_started_while_docker_hangs_answers_from_its_saved_state(hung: Served) -> None:
     runtime = hung.cri.runtime
     version = runtime.Version(pb.VersionRequest())
     driver = runtime.RuntimeConfig(pb.RuntimeConfigRequest())
     with frozen(hung):
         crash_and_start(hung)
-        # With the start of the server, which takes seconds on a busy machine; without an end if Docker is waited for.
+        # Includes the start of the server: seconds on a busy machine, without end if it waited for Docker.
         assert runtime.Version(pb.VersionRequest(), wait_for_ready=True, timeout=60) == version
         assert runtime.RuntimeConfig(pb.RuntimeConfigRequest()) == driver
         with pytest.raises(grpc.RpcError) as refused:
@@ -225,11 +224,11 @@ def test_a_server_that_starts_while_docker_hangs_answers_with_what_docker_last_s
         assert (condition.status, condition.reason) == (False, "DockerDaemonNotReady")
 
 
-def test_a_server_that_docker_never_answered_says_what_to_do(hung: Served, dirs: NodeDirs) -> None:
+def test_a_server_that_docker_never_answered_gives_the_remedy(hung: Served, dirs: NodeDirs) -> None:
     runtime = hung.cri.runtime
     with frozen(hung):
         crash_and_start(hung, meanwhile=lambda: (dirs.state / "engine.json").write_bytes(b"damaged"))
-        for question in (  # the first one with the start of the server
+        for question in (  # the first includes the start of the server
             lambda: runtime.Version(pb.VersionRequest(), wait_for_ready=True, timeout=60),
             lambda: runtime.RuntimeConfig(pb.RuntimeConfigRequest(), timeout=60),
         ):
@@ -243,7 +242,7 @@ def test_a_server_that_docker_never_answered_says_what_to_do(hung: Served, dirs:
 
 @contextmanager
 def silent_name_server() -> Iterator[None]:
-    """Have the node's name server take every question inside the block, and answer none."""
+    """Make the node's name server accept every query and answer none inside the block."""
     address = OUTSIDE_ADDRESSES[0].partition("/")[0]
     script = (
         "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); "
@@ -259,7 +258,7 @@ def silent_name_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def untrusting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    """A server that reads Docker's info again with each Status, as it otherwise does every minute."""
+    """A server that reads Docker's info for each Status, and not only once a minute."""
     made = make_node_dirs(node, new_home("untrusting"))
     configure_network(made)
     patched = "from shim.dockerd import facts; facts.INFO_AGE = 0; "
@@ -281,7 +280,7 @@ def info_waits(adapter: DockerEngine) -> bool:
 def test_status_answers_while_docker_resolves_the_name_of_a_registry(
     untrusting: Served, engine: Engine, engine_name: str
 ) -> None:
-    """Engine 20.10 holds a lock meanwhile that its info needs."""
+    """Meanwhile Engine 20.10 holds a lock that its info needs."""
     adapter = DockerEngine(engine.url, request_timeout=60)
     image = pb.ImageSpec(image="registry.no-answer.test/missing/image:1")
     assert runtime_condition(untrusting.cri).status

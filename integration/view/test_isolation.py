@@ -1,4 +1,4 @@
-"""One container whose calls hang in Docker delays no answer about another."""
+"""A container whose calls hang in Docker delays no answer about other containers."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 SECOND = 1.0
-"""Longest time of any other RPC while one hangs; what waited for it would take ten times as long."""
+"""Longest time of other RPCs while one hangs; an RPC that waited for it would take ten times as long."""
 
 Act = Callable[[Kubelet, str], object]
 
@@ -28,7 +28,7 @@ HANGING: dict[str, tuple[str, Act]] = {
 
 
 @pytest.mark.parametrize("what", HANGING)
-def test_hanging_call_of_one_container(kubelet: Kubelet, proxy: DockerProxy, what: str) -> None:
+def test_a_hanging_call_of_a_container_delays_no_other_rpc(kubelet: Kubelet, proxy: DockerProxy, what: str) -> None:
     pattern, act = HANGING[what]
     pod = kubelet.pod(linux=HOST_NETWORK)
     stuck, other = kubelet.created(pod), kubelet.created(pod)
@@ -45,7 +45,7 @@ def test_hanging_call_of_one_container(kubelet: Kubelet, proxy: DockerProxy, wha
 
 
 def timed_others(kubelet: Kubelet, pod: Pod, *, stuck: str, other: str) -> dict[str, float]:
-    """Seconds of each RPC about anything but what hangs, and of the reads of that too."""
+    """Return the seconds of each RPC about other containers, and of reads of the hanging container."""
     cri, created = kubelet.cri, container_config(unused_name("late"), image=kubelet.image)
     image = pb.ImageStatusRequest(image=pb.ImageSpec(image=kubelet.image))
     calls: dict[str, Callable[[], object]] = {
@@ -73,8 +73,10 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def test_container_docker_cannot_inspect(kubelet: Kubelet, proxy: DockerProxy, proxied: Served) -> None:
-    """Its last known state, then UNKNOWN with a message, and what Docker reports as soon as it does."""
+def test_a_container_that_docker_cannot_inspect_keeps_its_last_state(
+    kubelet: Kubelet, proxy: DockerProxy, proxied: Served
+) -> None:
+    """Later the state is UNKNOWN with a message, until Docker inspects the container again."""
     pod = kubelet.pod(linux=HOST_NETWORK)
     container, other = kubelet.started(pod), kubelet.started(pod)
     cri = kubelet.cri

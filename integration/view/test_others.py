@@ -1,4 +1,4 @@
-"""What others do to Docker shows up as what it is: the command line, a builder, the kernel."""
+"""Changes by others are reported: by Docker's command line, a builder, the kernel."""
 
 import io
 import os
@@ -18,12 +18,12 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 AT_ONCE_SECONDS = 20
-"""What an event reports is seen by then; the next compare is a minute away."""
+"""Longest time until an event's change is seen; the next comparison with Docker is a minute away."""
 
 
 @pytest.fixture
 def api(proxied: Served) -> docker.APIClient:
-    """Docker's own client, past the proxy."""
+    """Connect with Docker's library, without the proxy."""
     return proxied.engine.api
 
 
@@ -36,12 +36,12 @@ def api(proxied: Served) -> docker.APIClient:
     ],
     ids=["stop", "kill -TERM", "kill"],
 )
-def test_ended_by_others(
+def test_a_container_ended_by_others_is_reported_as_exited(
     kubelet: Kubelet, api: docker.APIClient, operation: Callable[[docker.APIClient, str], None], exit_code: int
 ) -> None:
     command = ("sh", "-c", "trap 'exit 143' TERM; sleep 3600 & wait")
     container = kubelet.started(kubelet.pod(linux=HOST_NETWORK), *command)
-    # Process 1 of a container ignores what it has no trap for yet.
+    # Process 1 of a container ignores signals without a trap.
     wait_until(lambda: "sleep" in kubelet.cri.exec(container, "ps").stdout.decode())
     operation(api, container)
     status = wait_exited(kubelet, container)
@@ -63,7 +63,7 @@ def wait_exited(kubelet: Kubelet, container: str, seconds: float = 30) -> pb.Con
     return status
 
 
-def test_removed_by_others(kubelet: Kubelet, api: docker.APIClient) -> None:
+def test_containers_removed_by_others_are_not_listed(kubelet: Kubelet, api: docker.APIClient) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     removed, pruned, running = kubelet.started(pod), kubelet.started(pod), kubelet.started(pod)
     kubelet.cri.stop_container(pruned)
@@ -73,12 +73,12 @@ def test_removed_by_others(kubelet: Kubelet, api: docker.APIClient) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         kubelet.cri.container_status(pruned)
     assert failure(raised)[0] is grpc.StatusCode.NOT_FOUND
-    # Both are gone already, which is what their removal is to bring about.
+    # Both are gone already, so their removal succeeds.
     kubelet.cri.stop_container(removed)
     kubelet.cri.remove_container(pruned)
 
 
-def test_images_of_others(kubelet: Kubelet, api: docker.APIClient) -> None:
+def test_images_that_others_make_and_remove_are_reported(kubelet: Kubelet, api: docker.APIClient) -> None:
     def known(reference: str) -> pb.Image | None:
         request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
         answer = kubelet.cri.images.ImageStatus(request)
@@ -103,7 +103,7 @@ def test_images_of_others(kubelet: Kubelet, api: docker.APIClient) -> None:
 
 
 def built(api: docker.APIClient, base: str, *instructions: str) -> str:
-    """Build an image with the classic builder, and give its reference."""
+    """Build an image with the classic builder; return its reference."""
     reference = f"test.example/{unused_name('built')}:v1"
     dockerfile = "\n".join((f"FROM {base}", *instructions))
     output = list(api.build(fileobj=io.BytesIO(dockerfile.encode()), tag=reference, rm=True, decode=True))
@@ -116,8 +116,8 @@ def listed_images(kubelet: Kubelet) -> set[str]:
     return {reference for image in answer.images for reference in image.repo_tags}
 
 
-def test_pod_of_an_image_that_was_just_built(kubelet: Kubelet, api: docker.APIClient) -> None:
-    """A kubelet that pulls only what is not there finds it, and runs it by its id."""
+def test_a_just_built_image_can_be_run(kubelet: Kubelet, api: docker.APIClient) -> None:
+    """A kubelet with pull policy IfNotPresent finds the image, and runs it by its id."""
     reference = built(api, kubelet.image, "RUN echo made here >/made", 'CMD ["sleep", "3600"]')
     wait_until(lambda: reference in listed_images(kubelet), AT_ONCE_SECONDS)
     found = kubelet.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))).image
@@ -131,14 +131,14 @@ def test_pod_of_an_image_that_was_just_built(kubelet: Kubelet, api: docker.APICl
 
 
 def prune(api: docker.APIClient, *, label: str) -> None:
-    """Do what `docker system prune --all` does; of images only with those that have the label: others are of others."""
+    """Do the same as `docker system prune --all`, but prune only images with the label: other tests own the rest."""
     api.prune_containers()  # type: ignore[no-untyped-call] # a gap in the stubs, as below
     api.prune_networks()  # type: ignore[no-untyped-call]
     api.prune_images({"dangling": False, "label": label})  # type: ignore[no-untyped-call]
     api.prune_builds()
 
 
-def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
+def test_pods_survive_docker_system_prune(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
     before = proxied.snapshot()
     label = unused_name("prune")
     used, unused = (built(api, kubelet.image, f"LABEL {label}=1 number={number}") for number in range(2))
@@ -159,7 +159,7 @@ def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, pr
     assert network not in {row["Id"] for row in api.networks()}
     assert waiting not in {row["Id"] for row in api.containers(all=True)}
     states = {one.id: one.state for one in kubelet.cri.sandboxes()}
-    # Of the pod whose pause was pruned, the address is still to be given back.
+    # The address of the pod whose pause was pruned is still reserved.
     assert states == {pod.id: pb.SANDBOX_READY, dead.id: pb.SANDBOX_NOTREADY}
     assert kubelet.inside(running, "echo still here") == "still here\n"
     for one in (dead, pod):
@@ -169,8 +169,10 @@ def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, pr
     api.remove_image(used)
 
 
-def test_sandbox_whose_pause_was_killed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
-    """It is not ready, and its network is released by Stop as ever."""
+def test_a_sandbox_whose_pause_was_killed_is_not_ready(
+    kubelet: Kubelet, api: docker.APIClient, proxied: Served
+) -> None:
+    """Stop releases its network as usual."""
     before = proxied.snapshot()
     pod = kubelet.pod()
     api.kill(pod.id)
@@ -185,7 +187,9 @@ def test_sandbox_whose_pause_was_killed(kubelet: Kubelet, api: docker.APIClient,
     assert before.added(proxied.snapshot()) == []
 
 
-def test_sandbox_whose_pause_was_removed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
+def test_stop_releases_the_network_of_a_sandbox_whose_pause_was_removed(
+    kubelet: Kubelet, api: docker.APIClient, proxied: Served
+) -> None:
     before = proxied.snapshot()
     pod = kubelet.pod()
     api.remove_container(pod.id, force=True)
@@ -200,8 +204,8 @@ def is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:
-    """A containerd shim that hangs does not report that its container has ended; Docker goes on calling it running."""
+def test_an_exit_that_docker_misses_is_reported(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:
+    """A hanging containerd-shim does not report its container's exit, and Docker goes on reporting it as running."""
     container = kubelet.started(kubelet.pod(linux=HOST_NETWORK))
     pid = int(api.inspect_container(container)["State"]["Pid"])
     shim = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -209,7 +213,7 @@ def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy:
     try:
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: is_zombie(pid))
-        proxy.cut()  # the next compare, up to a minute early
+        proxy.cut()  # the next comparison with Docker, up to a minute early
         status = wait_exited(kubelet, container, seconds=30)
         assert (status.exit_code, status.reason) == (255, "Unknown")
         assert "Docker has missed the exit" in status.message
@@ -219,6 +223,6 @@ def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy:
         ]
     finally:
         os.kill(shim, signal.SIGCONT)
-    # Now Docker learns of it too, and knows how it ended.
+    # Now Docker learns of the exit too, with its code.
     wait_until(lambda: kubelet.cri.container_status(container).exit_code == 137)
     assert kubelet.cri.container_status(container).reason == "Error"

@@ -1,4 +1,4 @@
-"""What the kubelet reads every second: without Docker, and the same in one piece and in many."""
+"""The kubelet's reads of every second: without Docker calls, and equal as unary and streaming lists."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,20 +17,20 @@ from shim.domain.names import container_name
 from shim.engine.client import DockerEngine
 
 MANY = {"28": 2000, "20.10": 600, "26": 600, "28-containerd": 600, "29-containerd": 600}
-"""More than one piece of a streamed list has; before a release twenty times as many as a node is meant for."""
+"""More than fit in a piece of a streamed list; before a release, twenty times the supported number of a node."""
 MANY_SECONDS = 60
 AT_ONCE = 8
 
 
 @pytest.fixture
 def direct(engine: Engine) -> Iterator[DockerEngine]:
-    """Docker without the server."""
+    """Connect to Docker without the server."""
     made = DockerEngine(engine.url, request_timeout=60)
     yield made
     made.close()
 
 
-def test_reads_ask_docker_nothing(kubelet: Kubelet, proxy: DockerProxy) -> None:
+def test_reads_make_no_docker_calls(kubelet: Kubelet, proxy: DockerProxy) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(pod)
 
@@ -40,7 +40,7 @@ def test_reads_ask_docker_nothing(kubelet: Kubelet, proxy: DockerProxy) -> None:
             read_all(kubelet.cri, sandbox=pod.id, container=container, image=kubelet.image)
         return proxy.requests()[before:]
 
-    # Right after the start events still lead to inspects, and once a minute there is the compare.
+    # Right after the start events still cause inspects, and once a minute the view is compared with Docker.
     wait_until(lambda: asked() == [])
 
 
@@ -54,7 +54,7 @@ def read_all(cri: Cri, *, sandbox: str, container: str, image: str) -> None:
     assert cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=image))).image.id
 
 
-def test_many_containers_in_one_piece_and_in_many(
+def test_streaming_lists_of_many_containers_equal_unary_lists(
     kubelet: Kubelet, proxied: Served, direct: DockerEngine, engine_name: str
 ) -> None:
     pods = [kubelet.pod(linux=HOST_NETWORK) for _ in range(4)]
@@ -78,7 +78,7 @@ def test_many_containers_in_one_piece_and_in_many(
 
 
 def create(engine: DockerEngine, pods: list[Pod], number: int, image: str) -> str:
-    """Create a container as the server does, at the cost of Docker alone."""
+    """Create a container as the server does, without the server's work."""
     pod = pods[number % len(pods)]
     config = container_config(f"c-{number}", image=image)
     name = container_name(config.metadata, pod=pod.config.metadata)

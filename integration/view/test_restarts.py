@@ -1,4 +1,4 @@
-"""Docker goes away and comes back: no answer in between, and the first one after it is complete."""
+"""Docker stops and starts again: no answers in between, and the first answer afterwards is complete."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,13 +18,13 @@ from shim.api.v1 import api_pb2 as pb
 ROUNDS = 10
 
 Step = tuple[str, pb.ContainerEventType]
-"""Of which container, and what."""
+"""Container id and type of an event."""
 
 
 @pytest.fixture
 def kubelet(served: Served, images: Images, request: pytest.FixtureRequest) -> Iterator[Kubelet]:
-    """Make pods on an engine that may be stopped; the parameter is whether it has live-restore."""
-    # What ignores SIGTERM, as pause and sleep do, would keep every stop of Docker waiting.
+    """Make pods on an engine that may be stopped; the parameter sets live-restore."""
+    # Processes that ignore SIGTERM, such as pause and sleep, would delay every stop of Docker.
     settings = {"live-restore": request.param, "shutdown-timeout": 1}
     before = served.snapshot()
     with served.engine.configured(**settings):
@@ -38,7 +38,7 @@ def kubelet(served: Served, images: Images, request: pytest.FixtureRequest) -> I
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A pod with a container, and how that was before."""
+    """A pod with a container, and the container's status before the restart."""
 
     pod: Pod
     container: str
@@ -63,12 +63,12 @@ def test_live_restore_keeps_containers_as_they_were(served: Served, kubelet: Kub
 
 
 @pytest.mark.parametrize("kubelet", [False], ids=["no live-restore"], indirect=True)
-def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served, kubelet: Kubelet) -> None:
+def test_without_live_restore_all_containers_are_exited_and_none_is_missing(served: Served, kubelet: Kubelet) -> None:
     earlier: list[Known] = []
     for number in range(ROUNDS):
         earlier.append(known(kubelet))
         reported = gone_and_back(served, crash=number % 2 == 1)
-        # Their creation is reported before, where no client was subscribed then.
+        # Their creation comes first if no client was subscribed then.
         stops = (who for who, step in reported if step == pb.CONTAINER_STOPPED_EVENT)
         ended = {earlier[-1].pod.id, earlier[-1].container}
         assert set(islice((who for who in stops if who in ended), 2)) == ended
@@ -80,7 +80,7 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
 
 
 @pytest.mark.parametrize("kubelet", [True], ids=["live-restore"], indirect=True)
-def test_nothing_stays_mounted_of_a_start_that_dockerd_did_not_survive(served: Served, kubelet: Kubelet) -> None:
+def test_a_start_during_a_crash_of_dockerd_leaves_no_mount(served: Served, kubelet: Kubelet) -> None:
     container = kubelet.created(kubelet.pod(linux=HOST_NETWORK))
     before = len(mounts())
     start = served.cri.runtime.StartContainer.future(pb.StartContainerRequest(container_id=container))
@@ -91,13 +91,13 @@ def test_nothing_stays_mounted_of_a_start_that_dockerd_did_not_survive(served: S
         start.result()
     wait_until(lambda: ids_if_answered(served))
     kubelet.remove_all()
-    # The fixture compares the mounts of before and after.
+    # The fixture compares the mounts before and after.
 
 
 def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
-    """Stop the engine, or end it like a crash, check, and start it again; the first answer then is complete.
+    """Stop or kill the engine, check the server, and start the engine again; the first answer then is complete.
 
-    Returns the events of a client that subscribes again as soon as its events have ended.
+    Returns the events of a client that subscribes again as soon as its stream ends.
     """
     events = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
     pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
@@ -105,7 +105,7 @@ def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
 
     wait_until(lambda: code_of_list(served) is grpc.StatusCode.UNAVAILABLE)
     before = steps_before_loss(events)
-    # A Docker that answered in the last 2 s is ready while its refusal is slow to come, as on a busy machine.
+    # Docker counts as ready for 2 s after its last answer, if a refused connection takes long on a busy machine.
     condition = wait_until(lambda: not_ready(served))
     assert condition is not None
     assert (condition.type, condition.status, condition.reason) == ("RuntimeReady", False, "DockerDaemonNotReady")
@@ -123,13 +123,13 @@ def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
 
 
 def not_ready(served: Served) -> pb.RuntimeCondition | None:
-    """The condition of the runtime, once it is not ready."""
+    """Return the condition of the runtime, once it is not ready."""
     condition = served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0]
     return None if condition.status else condition
 
 
 def steps_before_loss(events: Iterable[pb.ContainerEventResponse]) -> list[Step]:
-    """What a stream of events has before it ends because Docker is lost."""
+    """Return the events of a stream before it ends with the loss of Docker."""
     steps: list[Step] = []
     with pytest.raises(grpc.RpcError) as raised:
         steps.extend(map(step_of, events))

@@ -1,4 +1,4 @@
-"""An image store that is sick takes no pod away, also over a reconnect to Docker."""
+"""Failures of the image store do not affect pods, also after a reconnect to Docker."""
 
 import re
 
@@ -14,7 +14,7 @@ from shim.api.v1 import api_pb2 as pb
 
 
 def outage(served: Served) -> str:
-    """Why lists of containers are refused; empty while they are answered."""
+    """Return the error of ListContainers; empty if it succeeds."""
     try:
         served.cri.containers()
     except grpc.RpcError as error:
@@ -23,7 +23,7 @@ def outage(served: Served) -> str:
 
 
 def images(served: Served) -> str:
-    """Why lists of images are refused; empty while they are answered."""
+    """Return the error of ListImages; empty if it succeeds."""
     try:
         served.cri.images.ListImages(pb.ListImagesRequest())
     except grpc.RpcError as error:
@@ -31,7 +31,7 @@ def images(served: Served) -> str:
     return ""
 
 
-def test_images_that_cannot_be_listed(kubelet: Kubelet, proxy: DockerProxy, proxied: Served) -> None:
+def test_pods_are_served_while_images_cannot_be_listed(kubelet: Kubelet, proxy: DockerProxy, proxied: Served) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(pod)
     cri = proxied.cri
@@ -51,7 +51,9 @@ def test_images_that_cannot_be_listed(kubelet: Kubelet, proxy: DockerProxy, prox
     wait_until(lambda: not images(proxied), 40)
 
 
-def test_an_image_that_cannot_be_inspected(kubelet: Kubelet, proxy: DockerProxy, proxied: Served) -> None:
+def test_an_image_that_cannot_be_inspected_keeps_its_status(
+    kubelet: Kubelet, proxy: DockerProxy, proxied: Served
+) -> None:
     cri, image = proxied.cri, pb.ImageSpec(image=kubelet.image)
     wait_until(lambda: not images(proxied))
     image_id = cri.images.ImageStatus(pb.ImageStatusRequest(image=image)).image.id
@@ -61,8 +63,8 @@ def test_an_image_that_cannot_be_inspected(kubelet: Kubelet, proxy: DockerProxy,
         assert cri.images.ImageStatus(pb.ImageStatusRequest(image=image)).image.id == image_id
 
 
-def test_containers_that_cannot_be_listed(proxy: DockerProxy, proxied: Served) -> None:
-    """The reason is what Docker said, not that the event stream was closed because of it."""
+def test_the_error_of_docker_is_reported_if_containers_cannot_be_listed(proxy: DockerProxy, proxied: Served) -> None:
+    """The reason is Docker's error, not the closed event stream that follows from it."""
     with proxy.refusing("GET /containers/json"):
         proxy.cut()
         wait_until(lambda: outage(proxied) == "list containers: input/output")
@@ -72,7 +74,7 @@ def test_containers_that_cannot_be_listed(proxy: DockerProxy, proxied: Served) -
 
 
 @pytest.mark.usefixtures("kubelet")
-def test_a_docker_that_lists_nothing_in_time_is_reported(proxy: DockerProxy, proxied: Served) -> None:
+def test_a_docker_that_is_slow_to_list_containers_is_reported(proxy: DockerProxy, proxied: Served) -> None:
     with proxy.hanging("GET /containers/json") as asked:
         proxy.cut()
         assert asked.wait(30)

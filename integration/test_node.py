@@ -52,7 +52,7 @@ def test_each_engine_runs_a_container_without_network(engine: Engine, images: Im
     assert listing.split() == ["lo"]
 
 
-def test_containers_are_below_the_cgroup_of_the_box(engine: Engine, images: Images) -> None:
+def test_containers_are_below_the_cgroup_of_the_isolation(engine: Engine, images: Images) -> None:
     with running(engine, images.busybox, ["sleep", "60"]) as container:
         pid = engine.api.inspect_container(container)["State"]["Pid"]
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -62,7 +62,7 @@ def test_containers_are_below_the_cgroup_of_the_box(engine: Engine, images: Imag
 
 @pytest.fixture(params=["as built here", "shell"])
 def pause(request: pytest.FixtureRequest, engine: Engine, images: Images, node: Node) -> str:
-    """Name the pause image, and the one that a machine without a C compiler makes."""
+    """Return the pause image, or the variant for a machine without a C compiler."""
     if request.param == "as built here":
         return images.pause
     shell = replace(pause_image(node.busybox, compiler=None), reference="node.test/pause:shell")
@@ -70,7 +70,7 @@ def pause(request: pytest.FixtureRequest, engine: Engine, images: Images, node: 
     return shell.reference
 
 
-def test_pause_ends_at_once_when_asked_to(engine: Engine, pause: str) -> None:
+def test_pause_exits_at_once_on_sigterm(engine: Engine, pause: str) -> None:
     with running(engine, pause, []) as container:
         pid = engine.api.inspect_container(container)["State"]["Pid"]
         wait_until(lambda: heeds_sigterm(pid))
@@ -81,17 +81,17 @@ def test_pause_ends_at_once_when_asked_to(engine: Engine, pause: str) -> None:
 
 
 def heeds_sigterm(pid: int) -> bool:
-    """Whether a pause program is as far as that: process 1 of a container ignores what it has not asked for."""
+    """Return whether pause handles SIGTERM yet: process 1 of a container ignores signals without a handler."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     if fields["Name"] == "pause":
-        return fields["State"].startswith("S")  # it sleeps nowhere but in the wait for signals
+        return fields["State"].startswith("S")  # it sleeps only while it waits for signals
     caught = int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1
     return bool(caught) and not fields["Name"].startswith("runc")
 
 
-def test_pause_collects_orphans_of_a_shared_pid_namespace(engine: Engine, images: Images, pause: str) -> None:
-    # The inner shell leaves a child behind, whose parent is then pause. Its id stays in use until collected.
+def test_pause_reaps_orphans_of_a_shared_pid_namespace(engine: Engine, images: Images, pause: str) -> None:
+    # The inner shell leaves a child, whose new parent is pause. The child's pid stays in use until pause reaps it.
     leave = "sh -c 'true & echo $! >/tmp/orphan'"
     script = f"{leave}; while kill -0 $(cat /tmp/orphan) 2>/dev/null; do usleep 20000; done; echo collected"
     with running(engine, pause, []) as sandbox:
@@ -118,7 +118,7 @@ def test_a_crashed_engine_can_be_started_again(engine: Engine, images: Images) -
     with running(engine, images.pause, []) as container:
         engine.kill()
         engine.start()
-        # Without live-restore the new dockerd ends what the old one left running.
+        # Without live-restore a new dockerd ends containers that still run.
         assert engine.api.inspect_container(container)["State"]["Running"] is False
 
 
@@ -142,13 +142,13 @@ def test_a_closed_engine_leaves_no_mount_and_no_container(engine: Engine, node: 
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_engines_of_the_same_name_have_directories_of_their_own(engine: Engine, node: Node) -> None:
+def test_engines_of_the_same_name_have_separate_directories(engine: Engine, node: Node) -> None:
     homes = {make_engine(node, engine.name).home for _ in range(3)}
 
     assert len(homes | {engine.home}) == 4
 
 
-def test_the_registry_accepts_a_push_and_gives_it_back(engine: Engine, images: Images, registry: Registry) -> None:
+def test_a_pushed_image_can_be_pulled_from_the_registry(engine: Engine, images: Images, registry: Registry) -> None:
     reference = registry.push(engine.api, images.busybox, name="smoke/busybox:v1")
     engine.api.pull(reference)
 
@@ -156,7 +156,7 @@ def test_the_registry_accepts_a_push_and_gives_it_back(engine: Engine, images: I
     engine.api.remove_image(reference)
 
 
-def test_the_private_registry_asks_for_its_password(engine: Engine, images: Images, private_registry: Registry) -> None:
+def test_the_private_registry_requires_its_password(engine: Engine, images: Images, private_registry: Registry) -> None:
     reference = private_registry.push(engine.api, images.busybox, name="smoke/secret")
     with pytest.raises(docker.errors.APIError, match=r"no basic auth|unauthorized|authorization"):
         engine.api.pull(reference)
@@ -165,7 +165,7 @@ def test_the_private_registry_asks_for_its_password(engine: Engine, images: Imag
     engine.api.remove_image(reference)
 
 
-def test_images_carry_the_configuration_asked_for(engine: Engine, images: Images) -> None:
+def test_images_have_the_requested_configuration(engine: Engine, images: Images) -> None:
     reference = "node.test/as-www:1"
     images.load(reference, {"User": "www", "Env": ["PATH=/bin", "COLOUR=blue"]})
 
@@ -221,7 +221,7 @@ def cni(verb: str, configuration: dict[str, object], *, container: str, pid: int
     return json.loads(done.stdout or b"{}")
 
 
-def test_the_world_beyond_the_outside_refuses_at_once(node: Node) -> None:
+def test_addresses_beyond_the_outside_host_refuse_at_once(node: Node) -> None:
     assert OUTSIDE.exists(), node
     with pytest.raises(OSError, match=r"unreachable|No route to host") as refusal:
         socket.create_connection(("203.0.113.1", 443), timeout=10)

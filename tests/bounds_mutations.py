@@ -1,7 +1,7 @@
-"""python -m tests.bounds_mutations: whether a test fails for each row of docs/limits.md when its bound is not there.
+"""python -m tests.bounds_mutations: checks that a test fails for each row of docs/limits.md if its bound is removed.
 
-A copy of the code is made in which the constant is a much larger number wherever the code uses it. Where it is defined,
-and so in tests and in texts of errors, it stays what it is.
+In a copy of the code each use of the constant is replaced by a much larger number. Its definition is not changed, and
+so neither are tests nor texts of errors.
 """
 
 import argparse
@@ -29,10 +29,10 @@ OTHER_FACTORS = {
     "shim/streaming/portforward.py ENDED_SECONDS": 10_000,
     "shim/stream_sessions.py REASON_SECONDS": 10_000,
 }
-"""gRPC takes a number of 32 bits; what is set to a fraction of a second by a test is soon over all the same."""
+"""gRPC takes 32-bit numbers. A bound that a test sets to a fraction of a second is still short."""
 
 SECONDS = 120
-"""For each test; one that waits for what the bound does has failed then, too."""
+"""Seconds for each test; a test that waits for the bound's effect then counts as failed."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Bound:
     """A constant of docs/limits.md."""
 
     file: str
-    """Without suffix."""
+    """Path without suffix."""
     name: str
-    """Of the module, `Class.field` or `TABLE[KEY]`."""
+    """A constant of the module, `Class.field` or `TABLE[KEY]`."""
 
     def __str__(self) -> str:
         return f"{self.file}.py {self.name}"
@@ -50,7 +50,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the test of a row without its bound."""
+    """The result of a row's test without the bound."""
 
     bound: Bound
     uses: int
@@ -66,7 +66,7 @@ class Result:
 
 
 def main() -> int:
-    """Print a line for each row; 1 when a bound can go without a test that fails."""
+    """Print a line for each row; return 1 if the removal of a bound fails no test."""
     given = _arguments()
     bounds = [Bound(file, name) for file, name in dict.fromkeys(row[:2] for row in rows())]
     bounds = [bound for bound in bounds if not given.only or any(part in str(bound) for part in given.only)]
@@ -108,7 +108,7 @@ def _copy(directory: Path) -> Path:
 
 
 def _pass_with_all_bounds(bounds: list[Bound], copies: SimpleQueue[Path]) -> bool:
-    """Run the tests of all rows in a copy that is not changed."""
+    """Run the tests of all rows in an unchanged copy."""
     copy = copies.get()
     code, summary = _pytest(copy, sorted({TESTS[str(bound)] for bound in bounds}))
     copies.put(copy)
@@ -139,7 +139,7 @@ def _without(bound: Bound, copies: SimpleQueue[Path]) -> Result:
 
 def _pytest(copy: Path, tests: list[str]) -> tuple[int, str]:
     """Run tests in a copy; return the exit status of pytest and its last lines."""
-    # Modules are compiled each time: a changed file can have the time and size of the one before.
+    # Modules are compiled each time: a changed file can have the same time and size.
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     options = ["-q", "-x", "--tb=no", "-rfE", "-p", "no:cacheprovider", f"--timeout={SECONDS}"]
     run = subprocess.run(
@@ -161,7 +161,7 @@ def _multiplied(text: bytes, spans: list[tuple[int, int]], factor: int) -> bytes
 
 
 def _uses(text: bytes, file: str, bound: Bound) -> Iterator[tuple[int, int]]:
-    """Where a module uses the constant, as offsets; texts of errors do not count."""
+    """Yield the offsets of a module's uses of the constant, without texts of errors."""
     tree = ast.parse(text)
     lines = [0]
     for line in text.splitlines(keepends=True):
@@ -186,7 +186,7 @@ def _nodes(tree: ast.Module, file: str, bound: Bound) -> Iterator[ast.expr]:
 
 
 def _values(tree: ast.Module, name: str) -> Iterator[ast.expr]:
-    """The value of `TABLE[KEY]` in the table itself: which of its values is used cannot be seen elsewhere."""
+    """Yield the value of `TABLE[KEY]` in the table: uses do not show which value they take."""
     table, key = name.removesuffix("]").split("[")
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and ast.unparse(node.targets[0]) == table:

@@ -1,8 +1,8 @@
-"""Time that passes only when a test says so."""
+"""A clock that tests set."""
 
 
 class Clock:
-    """A clock that stands still; `now` is set or added to."""
+    """A clock that stands still; tests change `now`."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

@@ -33,26 +33,26 @@ BUSYBOX = "docker.io/library/busybox:latest"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How often a test repeats what goes wrong only now and then."""
+    """Add the option for the number of rounds in tests of races."""
     parser.addoption("--event-rounds", type=int, default=100, help="pods whose events are checked to come in order")
 
 
 @pytest.fixture
 def event_rounds(request: pytest.FixtureRequest) -> int:
-    """Pods that are taken from their beginning to their end."""
+    """Return the number of pods that a test of events starts and stops."""
     rounds: int = request.config.getoption("--event-rounds")
     return rounds
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the tests themselves from garbage collections: there are 10,000, and each collection would visit all."""
+    """Exempt the collected tests from garbage collection, which would visit all 10,000 each time."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_logs() -> Iterator[None]:
-    """Keep what background threads log between two tests out of pytest's report."""
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - not a path of ours
+    """Keep log lines of background threads between tests out of pytest's report."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - os.devnull is a string
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
         yield
         structlog.reset_defaults()
@@ -60,7 +60,7 @@ def _quiet_logs() -> Iterator[None]:
 
 @pytest.fixture
 def engine() -> FakeEngine:
-    """An Engine with the pause image and a busybox."""
+    """Return an Engine with the pause image and a busybox."""
     engine = FakeEngine()
     engine.add_image(Config().pod_infra_container_image)
     engine.add_image(BUSYBOX)
@@ -69,7 +69,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """Settings whose every path is below tmp_path."""
+    """Return settings with all paths below tmp_path."""
     return Config(
         root_directory=tmp_path / "state",
         netns_directory=tmp_path / "netns",
@@ -82,24 +82,24 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock of the test's own."""
+    """Return a separate clock for the test."""
     return Clock()
 
 
 @pytest.fixture
 def logs() -> FakeLogs:
-    """Logging that writes everything at once."""
+    """Return logging that writes everything at once."""
     return FakeLogs()
 
 
 @pytest.fixture(scope="session")
 def host_fs() -> Iterator[HostFs]:
-    """One helper process for all tests: what it does leaves nothing in it."""
+    """Run a helper process that all tests share, because it keeps no state."""
     host_fs = HostFs()
     with pytest.MonkeyPatch.context() as patient:
         patient.setattr(heartbeat, "ANSWER_SECONDS", SECONDS)
         host_fs.start()
-    # On a busy machine its start alone takes longer than a path may hang.
+    # On a busy machine the start alone takes longer than the timeout of a path.
     host_fs.call_until_answered(os.getpid, path="", what="start")
     yield host_fs
     host_fs.stop()
@@ -107,11 +107,11 @@ def host_fs() -> Iterator[HostFs]:
 
 @pytest.fixture
 def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> Iterator[Runtime]:
-    """The collaborators, with a view that follows the engine."""
+    """Return a runtime with a view that follows the engine."""
     config.root_directory.mkdir()
     view = NodeView(engine, logs=logs)
     logs.on_drained = view.publish_exit
-    watcher = Watcher(engine, view, ended=lambda _: False)  # the fake's containers have no processes
+    watcher = Watcher(engine, view, ended=lambda _: False)  # fake containers have no processes
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
     watcher.start()

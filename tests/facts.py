@@ -1,19 +1,19 @@
-"""What the kernel reports of the process that runs the tests, and of files."""
+"""Facts of the test process and of files, from the kernel."""
 
 import stat
 from pathlib import Path
 
 
 def open_descriptors() -> int:
-    """How many descriptors are open, one for the listing itself included."""
+    """Return the number of open descriptors, including the listing's."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def own_score() -> int:
-    """The OOM score adjustment of this process."""
+    """Return the OOM score adjustment of this process."""
     return int(Path("/proc/self/oom_score_adj").read_text())
 
 
 def mode_of(path: Path) -> int:
-    """The permission bits of a file."""
+    """Return the permission bits of a file."""
     return stat.S_IMODE(path.stat().st_mode)

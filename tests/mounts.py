@@ -1,4 +1,4 @@
-"""Real file systems and mounts for tests that need root, taken away again whatever happens."""
+"""Real file systems and mounts for tests as root, which are always removed."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class Tmpfs:
     path: Path
 
     def fill(self) -> None:
-        """Leave no free block, in a file named `filler`."""
+        """Fill the file system with a file named `filler`."""
         descriptor = os.open(self.path / "filler", os.O_WRONLY | os.O_CREAT)
         try:
             while os.write(descriptor, bytes(4096)):
@@ -30,7 +30,7 @@ class Tmpfs:
             os.close(descriptor)
 
     def make_read_only(self) -> None:
-        """Refuse every write from now on."""
+        """Remount read-only."""
         subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
 
 
@@ -53,11 +53,11 @@ def need_root() -> None:
 
 
 def mounts_on(path: Path, *, pid: int | str = "self") -> list[str]:
-    """Lines of mountinfo(5) whose mount point is `path`."""
+    """Return the lines of mountinfo(5) with mount point `path`."""
     table = os.fsdecode(Path(f"/proc/{pid}/mountinfo").read_bytes()).split("\n")
     return [line for line in table if line.split(" ")[4:5] == [str(path)]]
 
 
 def unmount_below(path: Path) -> None:
-    """Unmount everything on `path` and below it, also what is still in use."""
+    """Unmount all mounts on `path` and below it, also those in use."""
     unmount_all(path, abandon=True)

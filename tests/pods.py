@@ -17,7 +17,7 @@ from tests.fakes.engine import FakeEngine
 
 
 def pod_config(name: str = "web", *, network: pb.NamespaceMode = pb.NODE, **fields: Any) -> pb.PodSandboxConfig:
-    """A pod; `fields` are further fields of PodSandboxConfig."""
+    """Return a pod; `fields` are further fields of PodSandboxConfig."""
     context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=network))
     values: dict[str, Any] = {
         "metadata": pb.PodSandboxMetadata(name=name, uid=f"uid-{name}", namespace="default"),
@@ -30,7 +30,7 @@ def pod_config(name: str = "web", *, network: pb.NamespaceMode = pb.NODE, **fiel
 
 
 def container_config(name: str = "app", *, image: str | pb.ImageSpec = BUSYBOX, **fields: Any) -> pb.ContainerConfig:
-    """A container; `fields` are further fields of ContainerConfig."""
+    """Return a container; `fields` are further fields of ContainerConfig."""
     values: dict[str, Any] = {
         "metadata": pb.ContainerMetadata(name=name),
         "image": pb.ImageSpec(image=image) if isinstance(image, str) else image,
@@ -60,7 +60,7 @@ def running(rt: Runtime, sandbox: SandboxId, name: str = "app", **fields: Any) -
 
 
 def make_unknown(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
-    """Let the view call a container CONTAINER_UNKNOWN from now on: no container is inspected any more."""
+    """Make the view report a container as CONTAINER_UNKNOWN: from now on all inspects fail."""
     engine.fail_next("inspect_container", *[DeadlineExceeded("inspect container: not within 5 s")] * 1000)
     with suppress(DeadlineExceeded):
         rt.view.refresh_container(container, fallback=partial(mark_unknown, message="docker does not answer"))

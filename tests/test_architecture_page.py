@@ -1,4 +1,4 @@
-"""docs/architecture.md: its picture of the layers has every part of the package, and it stays short."""
+"""docs/architecture.md is short, and its diagram of the layers has every part of the package."""
 
 import re
 from pathlib import Path

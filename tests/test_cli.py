@@ -18,7 +18,7 @@ def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(field.variable, raising=False)
 
 
-def test_version_prints_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_installed_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
 
     words = capsys.readouterr().out.splitlines()
@@ -76,7 +76,7 @@ def test_a_flag_that_changes_nothing_is_a_warning(capsys: pytest.CaptureFixture[
     [
         pytest.param(["--log-level=loud"], "flag --log-level: log_level 'loud' is not accepted", 2, id="value"),
         pytest.param(["--network-plugin=kubenet"], "flag --network-plugin: network_plugin 'kubenet'", 2, id="plugin"),
-        # The unit restarts the server: the file may appear a moment later.
+        # systemd restarts the server, and the file may appear a moment later.
         pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", 1, id="no-file"),
     ],
 )

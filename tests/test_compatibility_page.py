@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the results say."""
+"""docs/compatibility.md agrees with the recorded results."""
 
 import re
 from pathlib import Path

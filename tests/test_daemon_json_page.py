@@ -1,4 +1,4 @@
-"""docs/daemon-json.md has every option of dockerd once; daemons of the tests have those that are overridden."""
+"""docs/daemon-json.md has every option of dockerd once, and the tests' daemons have the overridden options."""
 
 import re
 from pathlib import Path
@@ -16,11 +16,11 @@ TESTED = re.findall(r"^\| (`.+?`) \| .* \| `(\w+)` \|$", PAGE, re.MULTILINE)
 
 
 def keys(cell: str) -> list[str]:
-    """The options of a row's first column."""
+    """Return the options of a row's first column."""
     return re.findall(r"`([\w-]+)`", cell)
 
 
-def test_every_option_has_its_place_in_one_row() -> None:
+def test_every_option_is_in_exactly_one_row() -> None:
     named = [key for cells in ROWS.values() for cell in cells for key in keys(cell)]
 
     assert sorted(named) == sorted({key for key, _flag, _engines in options()} - {"-"})
@@ -28,18 +28,18 @@ def test_every_option_has_its_place_in_one_row() -> None:
 
 
 @pytest.mark.parametrize("option", [key for cell in ROWS["Overridden"] for key in keys(cell)])
-def test_a_daemon_of_the_tests_has_the_option_that_is_overridden(option: str) -> None:
+def test_a_daemon_of_the_tests_has_each_overridden_option(option: str) -> None:
     assert any(option in settings for settings in DAEMONS.values())
 
 
 @pytest.mark.parametrize(("cell", "test"), TESTED)
-def test_the_test_speaks_of_an_option_of_its_row(cell: str, test: str) -> None:
+def test_the_test_of_a_row_mentions_its_option(cell: str, test: str) -> None:
     text = text_of(test) if list((ROOT / "integration").rglob(f"{test}.py")) else unit_test(test)
 
     assert any(re.search(rf"\b{key}\b", text) for key in keys(cell))
 
 
 def unit_test(name: str) -> str:
-    """Text of a test that needs no Docker."""
+    """Return the source of a unit test."""
     (path,) = (ROOT / "tests").rglob(f"{name}.py")
     return path.read_text()

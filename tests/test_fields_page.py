@@ -1,6 +1,6 @@
-"""docs/fields.md has every field that a pod or container can be configured with, and nothing else.
+"""docs/fields.md has exactly the fields of pod and container configurations.
 
-tests/data/fields.tsv names the code of each row, and a test that speaks of its field.
+tests/data/fields.tsv names the code of each row, and a test that mentions its field.
 """
 
 import re
@@ -19,11 +19,11 @@ ROW = re.compile(r"^\| `(?P<field>\w+)` \| (?P<what>.+?) \| (?P<engine>.*?) ?\|$
 
 _LINES = (ROOT / "tests/data/fields.tsv").read_text().splitlines()
 CODE_AND_TEST = {name: (code, test) for name, code, test in (line.split("\t") for line in _LINES if line[:1] != "#")}
-"""By message and field."""
+"""Code and test, by message and field."""
 
 
 def messages(of: Any) -> Iterator[Any]:
-    """A message and all it can hold, each once. What Windows alone has is refused as a whole, see its field."""
+    """Yield a message and the messages of its fields, each once, without Windows messages, which are refused whole."""
     found = {of.name: of}
     waiting = [of]
     while waiting:
@@ -52,7 +52,7 @@ FIELDS = {f"{name}.{row['field']}": row for name, text in SECTIONS.items() for r
 
 
 def text_of(test: str) -> str:
-    """A test file, and the modules beside it that its cases come from; what all tests use speaks of any field."""
+    """Return the source of a test file and of the modules with its cases, but not of modules that all tests use."""
     (path,) = (ROOT / "integration").rglob(f"{test}.py")
     text = path.read_text()
     beside = re.findall(rf"^from integration\.{path.parent.name}\.(\w+) import", text, re.MULTILINE)
@@ -66,7 +66,7 @@ def test_a_message_has_a_row_for_each_field_in_order(name: str) -> None:
     assert rows == [field.name for field in MESSAGES[name].fields]
 
 
-def test_there_is_no_row_of_anything_else() -> None:
+def test_each_row_is_of_a_field() -> None:
     assert {name for name, text in SECTIONS.items() if ROW.search(text)} == MESSAGES.keys()
     assert len(ROWS) == PAGE.count("\n| `")
 
@@ -76,24 +76,24 @@ def test_each_row_has_its_code_and_test() -> None:
 
 
 @pytest.mark.parametrize("code", sorted({code for code, _ in CODE_AND_TEST.values()}))
-def test_the_code_is_there(code: str) -> None:
+def test_the_code_of_a_row_exists(code: str) -> None:
     assert (ROOT / code).is_file()
 
 
 @pytest.mark.parametrize("name", CODE_AND_TEST)
-def test_the_test_speaks_of_the_field(name: str) -> None:
+def test_the_test_of_a_row_mentions_its_field(name: str) -> None:
     _, test = CODE_AND_TEST[name]
 
     assert re.search(rf"\b{name.partition('.')[2]}\b", text_of(test))
 
 
 @pytest.mark.parametrize("engine", sorted({row["engine"] for row in ROWS if row["engine"]}))
-def test_the_engine_is_one_that_errors_name(engine: str) -> None:
+def test_errors_name_each_engine_of_the_page(engine: str) -> None:
     assert engine.partition(" ")[0] in FIRST_ENGINE.values()
 
 
 @pytest.mark.parametrize("kind", ["refused", "ignored"])
-def test_what_has_no_effect_has_a_reason(kind: str) -> None:
+def test_a_field_without_effect_has_a_reason(kind: str) -> None:
     mentions = [row["what"] for row in ROWS if f"**{kind}**" in row["what"]]
 
     assert mentions

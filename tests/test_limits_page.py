@@ -1,4 +1,4 @@
-"""docs/limits.md has the bounds that the code has."""
+"""docs/limits.md agrees with the bounds in the code."""
 
 import ast
 import dataclasses
@@ -23,7 +23,7 @@ TESTS = dict(
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
 BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
 CONSTANT = re.compile(r"(shim/[\w/]+)\.py (\w+(?:\.\w+|\[\w+\])?)")
-"""File, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
+"""File and constant: a constant of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
 
 CONSTANTS = dict(
     line.split("\t") for line in (ROOT / "tests/data/limits.tsv").read_text().splitlines() if not line.startswith("#")
@@ -31,7 +31,7 @@ CONSTANTS = dict(
 """The constant of each row, by the row's first cell."""
 
 NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
-"""Names of constants that bound what peers send."""
+"""Names of constants that bound input of peers."""
 
 LEFT_OUT = {
     "shim/cgroup/figures.py NO_LIMIT": "stands for no limit",
@@ -60,17 +60,17 @@ LEFT_OUT = {
     "shim/view/cri_dockerd_pods.py _MAX_ATTEMPT": "a number that the CRI has",
     "shim/view/work_queue.py MAX_RETRY_SECONDS": "a wait of the server's own workers",
 }
-"""Constants of such a name that need no row, and why."""
+"""Constants with such a name that need no row, and why."""
 
 
 def inputs_and_bounds() -> list[tuple[str, str]]:
-    """First cell and bound of each row."""
+    """Return first cell and bound of each row."""
     lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| Input |")]
     return [(cells[1].strip(), cells[3].strip()) for cells in (line.split("|") for line in lines)]
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """File without suffix, constant and bound of each row."""
+    """Return file without suffix, constant and bound of each row."""
     found = []
     for name, bound in inputs_and_bounds():
         constant = CONSTANT.fullmatch(CONSTANTS[name])
@@ -80,7 +80,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def value_of(file: str, name: str) -> object:
-    """Return the value of a constant; of a field its default."""
+    """Return the value of a constant, or the default of a field."""
     module = importlib.import_module(file.replace("/", "."))
     name, field, key = re.fullmatch(r"(\w+)(?:\.(\w+))?(?:\[(\w+)\])?", name).groups()  # type: ignore[union-attr]
     value = getattr(module, name)
@@ -90,7 +90,7 @@ def value_of(file: str, name: str) -> object:
 
 
 def constants() -> Iterator[tuple[str, str]]:
-    """File without suffix, and name, of every constant that is named as a bound, and all of the tables of bounds."""
+    """Yield file without suffix and name of every constant with a bound's name, and of entries of bound tables."""
     for path in sorted((ROOT / "shim").rglob("*.py")):
         file = path.relative_to(ROOT).with_suffix("").as_posix()
         for node in ast.parse(path.read_text()).body:
@@ -104,7 +104,7 @@ def constants() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "name", "bound"), rows())
-def test_a_row_has_the_number_of_its_constant(file: str, name: str, bound: str) -> None:
+def test_a_row_has_the_value_of_its_constant(file: str, name: str, bound: str) -> None:
     value = value_of(file, name)
     number = BOUND.match(bound)
 
@@ -117,7 +117,7 @@ def test_every_bound_has_a_row() -> None:
     assert {f"{file}.py {name}" for file, name in constants()} <= there | LEFT_OUT.keys()
 
 
-def test_nothing_is_left_out_that_is_not_there() -> None:
+def test_each_constant_without_a_row_exists() -> None:
     assert LEFT_OUT.keys() <= {f"{file}.py {name}" for file, name in constants()}
     assert not LEFT_OUT.keys() & {f"{file}.py {name}" for file, name, _ in rows()}
 
@@ -126,7 +126,7 @@ def test_each_row_has_its_constant() -> None:
     assert [name for name, _ in inputs_and_bounds()] == list(CONSTANTS)
 
 
-def test_a_row_has_a_test_that_is_there() -> None:
+def test_the_test_of_a_row_exists() -> None:
     assert TESTS.keys() == {f"{file}.py {name}" for file, name, _ in rows()}
     for test in TESTS.values():
         file, _, name = test.partition("::")

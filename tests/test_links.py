@@ -1,4 +1,4 @@
-"""Links among the pages of this repository lead somewhere."""
+"""Links between the pages of this repository have targets."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,13 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as git forges make them."""
+    """Return the anchors of a page's headings, as git forges make them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_have_targets(page: Path) -> None:
     for name, anchor in LINK.findall(page.read_text()):
         target = (page.parent / name).resolve() if name else page
 
@@ -25,7 +25,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{page.name} links to {name}#{anchor}"
 
 
-def test_each_page_can_be_reached_from_the_first() -> None:
+def test_each_page_can_be_reached_from_the_readme() -> None:
     reached, fresh = set[Path](), {ROOT / "README.md"}
     while fresh:
         page = fresh.pop()

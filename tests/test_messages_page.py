@@ -14,7 +14,7 @@ LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "erro
 
 @cache
 def calls() -> Sequence[tuple[str, ast.Call, str]]:
-    """Place, call and level of each `log.<method>(...)` of the package."""
+    """Return place, call and level of each `log.<method>(...)` in the package."""
     found = []
     for path in sorted((ROOT / "shim").rglob("*.py")):
         text = path.read_text()
@@ -26,7 +26,7 @@ def calls() -> Sequence[tuple[str, ast.Call, str]]:
 
 
 def message_of(call: ast.Call) -> str | None:
-    """The message of a call, None if it is no constant."""
+    """Return the message of a call; None if it is no constant."""
     match call.args:
         case [ast.Constant(value=str(message))]:
             return message
@@ -34,7 +34,7 @@ def message_of(call: ast.Call) -> str | None:
 
 
 def rows() -> list[tuple[str, str]]:
-    """Level and message of each row."""
+    """Return level and message of each row."""
     return re.findall(r"^\| (debug|info|warning|error) \| ([^|]+) \|", PAGE, flags=re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ def test_no_message_has_two_rows() -> None:
     assert len(rows()) == len(set(rows()))
 
 
-def test_each_row_from_warning_on_says_what_to_do() -> None:
+def test_each_row_of_a_warning_or_error_has_a_remedy() -> None:
     urgent = re.findall(r"^\| (?:warning|error) \| .*$", PAGE, flags=re.MULTILINE)
 
     assert urgent

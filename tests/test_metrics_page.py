@@ -1,4 +1,4 @@
-"""docs/metrics.md says which metrics there are."""
+"""docs/metrics.md has a row for each metric."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_metric_of_pods_has_its_row(metric: ContainerMetric[Figures] | PodMetr
     assert f"| `{metric.name}` | {labels} | {metric.help} |\n" in PODS
 
 
-def test_there_is_no_row_of_what_is_no_metric() -> None:
+def test_each_row_is_of_a_metric() -> None:
     assert rows(PODS) == [metric.name for metric in EVERY]
 
 

@@ -1,4 +1,4 @@
-"""docs/networking.md has a table without gaps: each connection was seen with both Engines, or is impossible."""
+"""The table in docs/networking.md is complete: each connection was tested with both Engines, or is impossible."""
 
 import re
 from itertools import product
@@ -24,14 +24,14 @@ def test_every_example_family_and_filter_has_a_row() -> None:
     assert sorted(found) == sorted(product(names, ("IPv4", "IPv6"), FILTERS))
 
 
-def test_every_connection_was_seen_with_both_engines_or_is_impossible() -> None:
+def test_every_connection_worked_with_both_engines_or_is_impossible() -> None:
     assert len(DOCKER) == 2
     for name, _, _, *cells in ROWS:
         expected = [REASONS.get(reason_without(name.strip("`"), way), ", ".join(DOCKER)) for way in DIRECTIONS]
         assert cells == expected
 
 
-def test_a_connection_that_is_missing_with_one_of_the_plugins_is_not_in_the_table() -> None:
+def test_a_connection_that_fails_with_one_plugin_release_is_not_in_the_table() -> None:
     way = "pod to pod"
     settings = [Setting(docker="28.5.2", filter="iptables-nft", plugins=release) for release in ("1.1.1", "1.9.1")]
     seen = {
@@ -43,7 +43,7 @@ def test_a_connection_that_is_missing_with_one_of_the_plugins_is_not_in_the_tabl
     assert row.split("|")[4].strip() == "no"
 
 
-def test_rows_of_equal_cells_are_one_row() -> None:
+def test_rows_with_equal_cells_are_merged() -> None:
     seen = {
         ("10-bridge.conflist", family, way, Setting(docker="28.5.2", filter=kind, plugins="1.9.1")): (
             "timed out" if (family, kind) == (6, "nftables") else ""
@@ -60,7 +60,7 @@ def test_rows_of_equal_cells_are_one_row() -> None:
     ]
 
 
-def test_a_new_table_takes_the_place_of_the_old_one() -> None:
+def test_a_new_table_replaces_the_old() -> None:
     page = f"above\n{BEGIN}old\n{END}below\n"
 
     assert replace_table(page, "new\n") == f"above\n{BEGIN}\nnew\n\n{END}below\n"

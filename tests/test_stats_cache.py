@@ -8,7 +8,7 @@ BORN = 1000 * SECOND
 
 
 def history(*points: tuple[float, float]) -> CpuHistory:
-    """Points of (seconds after birth, seconds of CPU time)."""
+    """Return a history of points (seconds after creation, seconds of CPU time)."""
     made = CpuHistory()
     for at, usage in points:
         made.note("c", point(at, usage))
@@ -77,11 +77,11 @@ def test_removed_keys_are_forgotten() -> None:
 
 
 def read_at(answer: int) -> int:
-    """The timestamp of an answer is the answer."""
+    """Return the timestamp of an answer: here the answer itself."""
     return answer
 
 
-def test_answer_of_a_pass_is_returned_while_it_is_fresh() -> None:
+def test_the_answer_of_a_pass_is_returned_while_it_is_fresh() -> None:
     clock = Clock(0)
     cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=clock)
     assert cache.get("a") is None
@@ -99,7 +99,7 @@ def answered(
     return cache.answer("a", read=lambda: read, refresh=lambda _: current, holds=lambda _: holds)
 
 
-def test_answer_of_a_pass_is_returned_once_and_then_refreshed() -> None:
+def test_the_answer_of_a_pass_is_returned_once_and_then_refreshed() -> None:
     cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
     cache.put("a", 10)
     assert [answered(cache), answered(cache), answered(cache, current=70)] == [10, 60, 70]
@@ -108,20 +108,20 @@ def test_answer_of_a_pass_is_returned_once_and_then_refreshed() -> None:
     assert [answered(cache), answered(cache, current=90)] == [80, 90]
 
 
-def test_answer_older_than_the_last_is_refreshed() -> None:
+def test_an_answer_older_than_the_last_is_refreshed() -> None:
     cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
     assert answered(cache, read=50) == 50
     cache.put("a", 49)
     assert answered(cache, current=60) == 60
 
 
-def test_answer_that_does_not_hold_is_read_anew() -> None:
+def test_an_invalid_answer_is_read_again() -> None:
     cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
     cache.put("a", 10)
     assert answered(cache, holds=False) == 50
 
 
-def test_nothing_is_returned_for_a_container_that_is_gone() -> None:
+def test_nothing_is_returned_for_a_removed_container() -> None:
     cache = PrefetchCache[int](freshness=10, timestamp=read_at, clock=Clock(0))
     assert answered(cache, read=None) is None
     cache.put("a", 10)

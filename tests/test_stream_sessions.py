@@ -1,4 +1,4 @@
-"""Exec, attach and port-forward from a client's bytes to an Engine in memory."""
+"""Exec, attach and port-forward, from a client's bytes to an Engine in memory."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ from tests.waits import wait_until
 V4 = "v4.channel.k8s.io"
 SERVING = "serving"
 KEPT = 40
-"""Pieces of 64 KiB from an ended process: about as much as Docker buffers."""
+"""Number of 64 KiB pieces of an exited process: about as much as Docker buffers."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def container(rt: Runtime) -> ContainerId:
 
 @contextmanager
 def client_of(rt: Runtime, task: Task, *kinds: str) -> Iterator[tuple[SpdyClient, dict[str, int]]]:
-    """A client of a served session, with open streams."""
+    """Serve a session; yields its client and the ids of the open streams."""
     with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
@@ -165,7 +165,7 @@ def test_an_exception_during_the_process_kills_it_and_is_reported(
 
 
 @pytest.mark.parametrize("when", ["begun", "writing"])
-def test_the_process_is_killed_when_the_client_goes_away(
+def test_the_process_is_killed_when_the_client_disconnects(
     rt: Runtime, engine: FakeEngine, container: ContainerId, when: str
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
@@ -179,7 +179,7 @@ def test_the_process_is_killed_when_the_client_goes_away(
             assert sleeper.wait(SECONDS) == -9
 
 
-def test_a_process_that_begins_after_its_client_has_gone_is_killed(
+def test_a_process_that_starts_after_its_client_disconnected_is_killed(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
@@ -192,7 +192,7 @@ def test_a_process_that_begins_after_its_client_has_gone_is_killed(
             client.socket.close()
         assert sleeper.poll() is None
         (exec_id,) = engine.execs
-        with engine.start_exec(exec_id):  # Docker starts the exec, for which no caller waits any more
+        with engine.start_exec(exec_id):  # Docker starts the exec, whose caller is gone
             assert sleeper.wait(SECONDS) == -9
 
 
@@ -227,7 +227,7 @@ def test_exec_runs_on_in_an_uninspectable_container(
         assert status(client, opened["error"])["status"] == "Success"
 
 
-def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ended(
+def test_a_slow_client_gets_all_output_of_an_exec_whose_container_exited(
     rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.streaming.session.TICK", 0.2)
@@ -252,7 +252,7 @@ def all_taken(engine: FakeEngine) -> bool:
 
 
 @pytest.mark.parametrize("whose", ["container", "exec", "exec that docker does not answer for"])
-def test_output_is_read_after_the_end_of_the_process_whatever_the_client_does(
+def test_output_is_read_after_the_exit_of_the_process_for_any_client(
     rt: Runtime, engine: FakeEngine, container: ContainerId, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.streaming.session.TICK", 1000.0)
@@ -295,7 +295,7 @@ def test_output_that_waits_for_a_slow_client_is_bounded(
         while opened["stdout"] not in client.received:
             client.read_some()
         engine.exit_container(container)
-        # The session has given up, and checks how the command ended.
+        # The session has timed out, and checks the exit of the command.
         wait_until(lambda: "inspect_exec" in [method for method, _ in engine.calls])
         client.read_to_end()
 
@@ -332,7 +332,7 @@ def test_attach_connects_to_the_containers_process(rt: Runtime, engine: FakeEngi
     assert (options.stdin, options.stdout, options.stderr, options.detach_keys) == (True, True, True, "")
 
 
-def test_an_attach_client_that_goes_away_leaves_the_container_running(
+def test_an_attach_client_that_disconnects_leaves_the_container_running(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
     asked = task(kind=Kind.ATTACH, container_id=container)

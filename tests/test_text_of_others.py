@@ -1,8 +1,8 @@
-r"""Text of the kernel and of programs is read as bytes: names in it hold any byte.
+r"""Text of the kernel and of other programs is read as bytes, because names may hold any byte.
 
-`str.splitlines` ends lines at `\x0b`, `\x85` and others that a name may hold, and `bytes.splitlines` at `\r`. A file or
-a pipe that is opened as text turns `\r` into `\n`, and what is not UTF-8 makes its reader fail. Tables of the kernel
-are read by `shim/base/proc.py`.
+`str.splitlines` splits at `\x0b`, `\x85` and other bytes that a name may hold, and `bytes.splitlines` at `\r`. A
+file or pipe opened as text turns `\r` into `\n`, and bytes that are not UTF-8 make its reader fail. Kernel tables are
+read by `shim/base/proc.py`.
 """
 
 import ast
@@ -15,12 +15,12 @@ import shim
 
 ROOT = Path(shim.__file__).parent
 OF_ADMINISTRATORS = {"share/__init__.py", "config/load.py"}
-"""Where text files are read that this program or an administrator has written."""
+"""Places that read text files written by this program or an administrator."""
 _TEXT_PIPES = {"text", "universal_newlines", "encoding"}
 
 
 def text_reads(code: str) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each call that reads or splits text as `str` does."""
+    """Yield line and name of each call that reads or splits text as `str`."""
     for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
         function = ast.unparse(call.func)
         name = function.rpartition(".")[2]
@@ -34,7 +34,7 @@ def text_reads(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_text(function: str, call: ast.Call) -> bool:
-    """Whether a call opens a file as text: by its mode, or a call of the builtin by no mode."""
+    """Return whether a call opens a file as text: its mode says so, or the builtin `open` has no mode."""
     match call.args[1:2] if function in {"open", "os.fdopen"} else call.args[:1]:
         case [ast.Constant(value=str(mode))]:
             return set(mode) <= set("rwax+t")
@@ -55,11 +55,11 @@ def _is_text(function: str, call: ast.Call) -> bool:
         "Popen(['ip'], encoding='utf-8')",
     ],
 )
-def test_each_way_to_read_text_is_found(code: str) -> None:
+def test_each_text_read_is_found(code: str) -> None:
     assert len(list(text_reads(code))) == 1
 
 
-def test_nothing_of_others_is_read_as_text() -> None:
+def test_no_text_of_other_programs_is_read_as_str() -> None:
     files = {str(path.relative_to(ROOT)): path for path in ROOT.rglob("*.py")}
     assert files.keys() >= OF_ADMINISTRATORS
     found = [

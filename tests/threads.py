@@ -1,4 +1,4 @@
-"""A machine on which a thread cannot be started."""
+"""A machine on which no thread can be started."""
 
 import threading
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def no_thread_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the start of the threads of this name fail, as where the limit on threads is reached."""
+    """Make the start of threads with this name fail, as at the limit on threads."""
     start = threading.Thread.start
 
     def start_others(self: threading.Thread) -> None:

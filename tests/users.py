@@ -1,4 +1,4 @@
-"""Being another user for a moment, as far as files are concerned."""
+"""Access to files as another user."""
 
 import ctypes
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None)
 
 @contextmanager
 def unprivileged_files() -> Iterator[None]:
-    """Let this thread open and read no more than what is open to every user (setfsuid(2))."""
+    """Give this thread only the access to files that every user has (setfsuid(2))."""
     need_root()
     before = _libc.setfsuid(_NOBODY)
     try:

@@ -1,4 +1,4 @@
-"""Waits of tests that follow other threads, with an end for the case that what they wait for never comes."""
+"""Waits for other threads, with a timeout."""
 
 import threading
 from collections.abc import Callable
@@ -12,13 +12,13 @@ _TICK = 0.002
 
 
 def wait_change(changes: Subscription[Change]) -> Change:
-    """The next change."""
+    """Return the next change."""
     with deadline.bound(SECONDS):
         return changes.wait_next()
 
 
 def wait_until(true: Callable[[], object]) -> None:
-    """Return when `true` is; for what no event announces."""
+    """Poll until `true` returns a true value, for conditions without an event."""
     never = threading.Event()
     for _ in range(int(SECONDS / _TICK)):
         if true():

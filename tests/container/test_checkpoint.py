@@ -66,7 +66,9 @@ def test_the_timeout_bounds_it(rt: Runtime, orders: list[tuple[ContainerOrder, f
     assert seconds <= 7
 
 
-def test_it_must_run(rt: Runtime, orders: list[tuple[ContainerOrder, float | None]]) -> None:
+def test_a_container_must_run_to_be_checkpointed(
+    rt: Runtime, orders: list[tuple[ContainerOrder, float | None]]
+) -> None:
     with pytest.raises(FailedPrecondition, match="is not running"):
         checkpoint_container(rt, container_id=created(rt, ready_pod(rt)), location="/c.tar", timeout=0)
     assert orders == []

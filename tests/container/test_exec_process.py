@@ -145,7 +145,7 @@ def test_a_kill_without_a_free_descriptor_is_repeated_later(
 def test_the_last_exit_is_reported_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     rt.view.disconnect("the list of containers failed")
     epoch = rt.view.begin_sync()
-    with deadline.bound(0):  # in which a wait for the view would fail
+    with deadline.bound(0):  # a wait for the view would fail then
         assert last_known_running(rt, container)
     rt.view.complete_sync(epoch)
     engine.exit_container(container)

@@ -161,7 +161,7 @@ def test_a_command_that_begins_after_the_deadline_is_killed(
 
     assert sleeper.poll() is None
     (exec_id,) = engine.execs
-    with engine.start_exec(exec_id):  # Docker starts the exec, for which no caller waits any more
+    with engine.start_exec(exec_id):  # Docker starts the exec, whose caller is gone
         assert sleeper.wait(SECONDS) == -9
 
 

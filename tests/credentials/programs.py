@@ -1,4 +1,4 @@
-"""Executables written by tests: each records its input, then does what the test wrote."""
+"""Executables written by tests: each records its input, then runs the test's script."""
 
 import json
 import shlex

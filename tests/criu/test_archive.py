@@ -44,18 +44,18 @@ def test_directories_deeper_than_pythons_stack_are_in_the_layer(tmp_path: Path) 
             path.mkdir()
         assert len(layer(tmp_path)) == 1050
     finally:
-        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # shutil.rmtree would not be able to
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # shutil.rmtree fails at this depth
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
-def test_what_was_removed_is_a_whiteout(tmp_path: Path) -> None:
+def test_a_removed_file_becomes_a_whiteout(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     os.mknod(tmp_path / "d/gone", 0o20000, os.makedev(0, 0))
     assert [*layer(tmp_path)] == ["d", "d/.wh.gone"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
-def test_a_directory_that_hides_the_image_is_opaque(tmp_path: Path) -> None:
+def test_a_directory_that_replaces_the_images_is_opaque(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     os.setxattr(tmp_path / "d", "trusted.overlay.opaque", b"y")
     found = layer(tmp_path)
@@ -73,14 +73,14 @@ def test_extended_attributes_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 @pytest.mark.parametrize("attribute", ["redirect", "metacopy"])
-def test_a_file_that_overlayfs_keeps_elsewhere_is_refused(tmp_path: Path, attribute: str) -> None:
+def test_a_file_whose_data_is_in_another_layer_is_refused(tmp_path: Path, attribute: str) -> None:
     (tmp_path / "moved").mkdir()
     os.setxattr(tmp_path / "moved", f"trusted.overlay.{attribute}", b"/from")
     with pytest.raises(Refused, match=f"/moved in another layer .*{attribute}"):
         layer(tmp_path)
 
 
-def test_a_check_ends_the_work_inside_of_a_file(tmp_path: Path) -> None:
+def test_a_check_can_stop_the_archive_in_the_middle_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * (1 << 20))
     checks = iter([None] * 5)
 
@@ -92,7 +92,7 @@ def test_a_check_ends_the_work_inside_of_a_file(tmp_path: Path) -> None:
         Writer(io.BytesIO(), budget=Budget(), check=check).add_layer(tmp_path)
 
 
-def test_a_larger_archive_is_refused() -> None:
+def test_an_archive_beyond_the_bound_is_refused() -> None:
     assert ARCHIVE_LIMIT == 64 << 30
     with pytest.raises(TooLarge, match="more than 68719476736 bytes"):
         Budget().take((64 << 30) + 1)
@@ -106,7 +106,7 @@ def test_a_file_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     assert file.getvalue() == b""
 
 
-def test_of_a_long_log_the_end_is_taken_from_the_beginning_of_a_line(tmp_path: Path) -> None:
+def test_the_last_whole_lines_of_a_long_log_are_in_the_archive(tmp_path: Path) -> None:
     line = b"0123456789 abcde\n"
     (tmp_path / "log").write_bytes(line * ((16 << 20) // len(line) + 1000))
     file = io.BytesIO()
@@ -115,7 +115,7 @@ def test_of_a_long_log_the_end_is_taken_from_the_beginning_of_a_line(tmp_path: P
     writer.close()
     file.seek(0)
     with tarfile.open(fileobj=file) as archive:
-        content = archive.extractfile("container.log").read()  # type: ignore[union-attr] # it is a file
+        content = archive.extractfile("container.log").read()  # type: ignore[union-attr] # the member is a file
     assert (16 << 20) - len(line) <= len(content) <= 16 << 20
     assert content.startswith(line)
 

@@ -1,4 +1,4 @@
-"""The program, with scripts in the place of runc and criu, as the exec program runs it."""
+"""The checkpoint program, run by the exec program, with scripts in place of runc and criu."""
 
 import os
 import tarfile
@@ -29,22 +29,22 @@ WHOLE = 'echo image > "$8/inventory.img"; echo log > "${10}/dump.log"; echo stat
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Directories of a test, and an order for it."""
+    """Directories of a test, and a checkpoint order."""
 
     directory: Path
     order: ContainerOrder
 
     def runc(self, script: str) -> None:
-        """Have runc do this for a checkpoint."""
+        """Set the script that runc runs for a checkpoint."""
         write(self.directory / "runc", RUNC.format(directory=self.directory, checkpoint=script))
 
     @property
     def verbs(self) -> list[str]:
-        """What runc was asked for."""
+        """Return the commands that runc was called with."""
         return (self.directory / "verbs").read_text().split()
 
     def assert_nothing_left(self) -> None:
-        """Check that there is no file of a checkpoint, and that the container was resumed."""
+        """Assert that no file of a checkpoint is left, and that the container was resumed."""
         assert not Path(self.order.work).exists()
         assert list((self.directory / "archives").iterdir()) == []
         assert self.verbs[-1] == "resume"
@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Node:
     return made
 
 
-def test_an_archive_has_all_parts_and_is_roots(own_exec: OwnExec, node: Node) -> None:
+def test_an_archive_has_all_parts_and_belongs_to_root(own_exec: OwnExec, node: Node) -> None:
     carry_out(own_exec, node.order, what="checkpoint container c1")
     archive = Path(node.order.location)
     assert archive.stat().st_mode & 0o777 == 0o600
@@ -113,14 +113,14 @@ def test_an_archive_has_all_parts_and_is_roots(own_exec: OwnExec, node: Node) ->
     node.assert_nothing_left()
 
 
-def test_what_criu_says_is_the_error(own_exec: OwnExec, node: Node) -> None:
+def test_the_error_has_crius_message(own_exec: OwnExec, node: Node) -> None:
     node.runc('echo "(00.1) Error (criu/x.c:1): no such socket" > "${10}/dump.log"; exit 1')
     with pytest.raises(FailedPrecondition, match=r"criu: .*no such socket"):
         carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
-def test_what_runc_says_is_the_error_where_criu_says_nothing(own_exec: OwnExec, node: Node) -> None:
+def test_the_error_has_runcs_message_if_criu_has_none(own_exec: OwnExec, node: Node) -> None:
     node.runc("echo container is not running; exit 1")
     with pytest.raises(FailedPrecondition, match="runc: container is not running"):
         carry_out(own_exec, node.order, what="checkpoint container c1")
@@ -136,21 +136,21 @@ def test_without_criu_nothing_is_paused(own_exec: OwnExec, node: Node) -> None:
     assert not Path(order.work).exists()
 
 
-def test_a_criu_that_does_not_suit_the_kernel_is_quoted(own_exec: OwnExec, node: Node) -> None:
+def test_the_error_of_crius_check_is_reported(own_exec: OwnExec, node: Node) -> None:
     write(node.directory / "bin/criu", "#!/bin/sh\necho unexpected bounds >&2; exit 1\n")
     with pytest.raises(Unsupported, match="criu check: unexpected bounds; install"):
         carry_out(own_exec, node.order, what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
 
 
-def test_an_archive_that_is_there_stays(own_exec: OwnExec, node: Node) -> None:
+def test_an_existing_archive_is_not_overwritten(own_exec: OwnExec, node: Node) -> None:
     Path(node.order.location).write_text("older")
     with pytest.raises(AlreadyExists):
         carry_out(own_exec, node.order, what="checkpoint container c1")
     assert Path(node.order.location).read_text() == "older"
 
 
-def test_a_directory_that_is_not_there_is_named(own_exec: OwnExec, node: Node) -> None:
+def test_the_error_names_a_missing_directory(own_exec: OwnExec, node: Node) -> None:
     with pytest.raises(FailedPrecondition, match="/nowhere"):
         carry_out(own_exec, replace(node.order, location="/nowhere/c.tar"), what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
@@ -167,10 +167,10 @@ SLOW = """#!/bin/sh
 touch {directory}/began
 for i in $(seq 300); do sleep 0.1; echo x >> "$1/pages-1.img" || exit 1; done
 """
-"""A criu that writes for half a minute, and ends when it cannot."""
+"""A criu that writes for half a minute, and exits when a write fails."""
 
 
-def test_a_client_that_goes_away_has_criu_fail_and_leaves_no_file(own_exec: OwnExec, node: Node) -> None:
+def test_a_cancelled_checkpoint_fails_criu_and_leaves_no_file(own_exec: OwnExec, node: Node) -> None:
     write(node.directory / "bin/slow", SLOW.format(directory=node.directory))
     node.runc(f'trap "" XFSZ; {node.directory}/bin/slow "$8"')
     with deadline.bound(60) as scope:
@@ -189,14 +189,14 @@ def test_a_client_that_goes_away_has_criu_fail_and_leaves_no_file(own_exec: OwnE
     node.assert_nothing_left()
 
 
-def test_a_container_goes_on_when_the_process_that_has_it_paused_is_killed(own_exec: OwnExec, node: Node) -> None:
+def test_a_container_is_resumed_if_the_process_that_paused_it_is_killed(own_exec: OwnExec, node: Node) -> None:
     node.runc("kill -9 $PPID")
     with pytest.raises(ShimError, match="has ended without an answer"):
         carry_out(own_exec, node.order, what="checkpoint container c1")
     node.assert_nothing_left()
 
 
-def test_the_end_of_the_exec_program_leaves_no_file(own_exec: OwnExec, node: Node) -> None:
+def test_a_stopped_exec_program_leaves_no_file(own_exec: OwnExec, node: Node) -> None:
     write(node.directory / "bin/slow", SLOW.format(directory=node.directory))
     node.runc(f'trap "" XFSZ; {node.directory}/bin/slow "$8"')
     failed = []
@@ -204,7 +204,7 @@ def test_the_end_of_the_exec_program_leaves_no_file(own_exec: OwnExec, node: Nod
     def ask() -> None:
         try:
             carry_out(own_exec, node.order, what="checkpoint container c1")
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - the test checks its type
             failed.append(error)
 
     asking = threading.Thread(target=ask)
@@ -228,5 +228,5 @@ def test_the_end_of_the_exec_program_leaves_no_file(own_exec: OwnExec, node: Nod
         (b"1 0 0:1 / /proc rw - proc proc rw", None),
     ],
 )
-def test_the_directory_of_changes_is_read_of_the_mounts(mounts: bytes, upper: Path | None) -> None:
+def test_the_upper_directory_is_read_from_the_mounts(mounts: bytes, upper: Path | None) -> None:
     assert upper_directory(mounts + b"\n2 1 0:2 / /proc rw - proc proc rw\n") == upper

@@ -1,4 +1,4 @@
-"""A checkpoint of a pod is checked and copied as a whole, or refused by name and nothing is left."""
+"""A checkpoint of a pod is checked and copied whole, or refused with the reason and without leftovers."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def own_exec() -> Iterator[OwnExec]:
 
 @pytest.fixture
 def order(tmp_path: Path) -> TakeOrder:
-    """Write a checkpoint of one container."""
+    """Write a checkpoint with a container."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/criu").write_text("#!/bin/sh\nexit 0\n")
     (tmp_path / "bin/criu").chmod(0o755)
@@ -56,7 +56,7 @@ def layer(checkpoint: Path, *entries: tarfile.TarInfo) -> None:
 
 
 def describe(checkpoint: Path) -> None:
-    """Write the manifest anew."""
+    """Rewrite the manifest for the checkpoint's files."""
     entry = {"name": "c", "directory": "0", "files": needed_files(checkpoint / "0")}
     (checkpoint / MANIFEST).write_bytes(manifest([entry]))
 
@@ -68,7 +68,7 @@ def changed(checkpoint: Path, change: Callable[[dict[str, Any]], object]) -> Non
     (checkpoint / MANIFEST).write_text(json.dumps(plain))
 
 
-def test_what_is_needed_is_copied(own_exec: OwnExec, order: TakeOrder) -> None:
+def test_the_files_of_a_restore_are_copied(own_exec: OwnExec, order: TakeOrder) -> None:
     (Path(order.directory) / "0/container.log").write_text("not needed")
     before = {path: path.stat() for path in Path(order.directory).rglob("*")}
     carry_out(own_exec, order, what="restore")
@@ -86,7 +86,7 @@ def test_what_is_needed_is_copied(own_exec: OwnExec, order: TakeOrder) -> None:
 
 
 def renamed(checkpoint: Path, name: str) -> None:
-    """Call an image otherwise in the manifest."""
+    """Rename an image in the manifest."""
 
     def change(plain: dict[str, Any]) -> None:
         files = plain["containers"][0]["files"]
@@ -111,7 +111,7 @@ def layered(*entries: tarfile.TarInfo) -> Change:
 
 
 def replaced(name: str, make: Callable[[Path], object]) -> Change:
-    """Put another file in the place of a file of the checkpoint."""
+    """Replace a file of the checkpoint."""
 
     def change(checkpoint: Path) -> None:
         (checkpoint / name).rename(checkpoint.parent / "elsewhere")
@@ -121,14 +121,14 @@ def replaced(name: str, make: Callable[[Path], object]) -> Change:
 
 
 def resized_header(checkpoint: Path) -> None:
-    """Claim a header of 256 MiB in the layer."""
+    """Claim a tar header of 256 MiB in the layer."""
     path = checkpoint / "0/rootfs-diff.tar"
     header = tarfile.TarInfo("PaxHeaders/x")
     header.type, header.size = tarfile.XHDTYPE, 256 << 20
     with path.open("wb") as file:
         file.write(header.tobuf())
         file.truncate((256 << 20) + 2048)
-    # Nobody computes the checksum of so many zeros here.
+    # Computing the checksum of 256 MiB of zeros would take long.
     changed(
         checkpoint,
         lambda plain: plain["containers"][0]["files"].update(
@@ -232,7 +232,7 @@ def test_a_checkpoint_that_is_too_large_is_refused(own_exec: OwnExec, order: Tak
     assert not Path(order.target).exists()
 
 
-def test_connections_are_refused_where_that_is_asked_for(own_exec: OwnExec, order: TakeOrder) -> None:
+def test_connections_are_refused_if_the_order_says_so(own_exec: OwnExec, order: TakeOrder) -> None:
     (Path(order.directory) / "0/checkpoint/tcp-stream-5.img").write_bytes(b"x")
     describe(Path(order.directory))
     carry_out(own_exec, order, what="restore")

@@ -1,4 +1,4 @@
-"""What a checkpoint needs to know of a container, from files as runc and containerd leave them."""
+"""The facts of a container that a checkpoint needs, read from files of runc and containerd."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def pid(tmp_path: Path) -> Iterator[int]:
-    """A process whose parent is called as containerd's shim."""
+    """Provide a process whose parent has the name of a containerd-shim."""
     shim = tmp_path / "containerd-shim"
     shim.symlink_to("/bin/sh")
     command = [str(shim), "-c", "sleep 600 & echo $!; wait"]
@@ -37,7 +37,7 @@ def pid(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def make(tmp_path: Path, pid: int) -> Make:
-    """Write the files of a container below a directory, which is returned."""
+    """Provide a function that writes the files of a container and returns their directory."""
 
     def write(
         *, runtime: str = "/usr/sbin/runc", namespaces: tuple[str, ...] = ("pid", "mount"), freeze: str = "0"
@@ -70,7 +70,7 @@ def on_overlay(monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
 
 
 @pytest.mark.usefixtures("on_overlay")
-def test_runc_and_its_states_are_found(make: Make, pid: int) -> None:
+def test_the_runc_program_and_its_state_directory_are_found(make: Make, pid: int) -> None:
     root = make()
     task = read_task(ID, exec_root=root, pid=pid)
     assert task.runc == Path("/usr/sbin/runc")
@@ -88,7 +88,9 @@ def test_runc_and_its_states_are_found(make: Make, pid: int) -> None:
     ],
 )
 @pytest.mark.usefixtures("on_overlay")
-def test_what_cannot_be_checkpointed_is_refused_by_name(make: Make, pid: int, fields: Any, text: str) -> None:
+def test_a_container_that_cannot_be_checkpointed_is_refused_with_the_reason(
+    make: Make, pid: int, fields: Any, text: str
+) -> None:
     with pytest.raises(FailedPrecondition, match=f"checkpoint container {ID}: .*{text}"):
         read_task(ID, exec_root=make(**fields), pid=pid)
 

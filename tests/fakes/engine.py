@@ -1,6 +1,6 @@
-"""An Engine in memory. It passes the same contract tests as the real one (tests/engine/contract.py).
+"""An Engine in memory. It passes the same contract tests as the real Engine (tests/engine/contract.py).
 
-Containers run no process: they run until they are stopped, killed, removed, or `exit_container` is called. Tests
+Containers have no process: they run until they are stopped, killed, removed, or `exit_container` is called. Tests
 order failures with `fail_next`, make calls wait with `held`, cut the connection with `disconnect`, and read `calls`.
 """
 
@@ -21,7 +21,7 @@ from tests.fakes.engine_images import FakeImages
 from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id, shown_detach_keys
 
 FIRST_PID = 2**22 + 1
-"""Above the largest pid the kernel gives, so that no real process is ever meant."""
+"""Above the kernel's largest pid, so that it never names a real process."""
 
 SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGKILL": 9, "SIGUSR1": 10, "SIGUSR2": 12, "SIGTERM": 15}
 
@@ -44,17 +44,17 @@ class FakeEngine(FakeImages):
             security_options=["name=seccomp,profile=builtin"],
         )
         self.mount_label = ""
-        """SELinux label of the containers made from now on."""
+        """SELinux label of new containers."""
         self.discards: dict[str, object] = {}
-        """Limits the kernel cannot keep, by their names in `HostConfig`, and what Docker has in their place."""
+        """Limits that the kernel does not support, by name in `HostConfig`, and the values that Docker sets instead."""
         self.execs: dict[str, FakeExec] = {}
         self.attachments: list[tuple[str, AttachOptions]] = []
         self._serial = itertools.count(1)
 
-    # What tests do to it
+    # Actions of tests
 
     def exit_container(self, container_id: str, *, exit_code: int = 0, oom_killed: bool = False) -> None:
-        """Let the container's process end by itself."""
+        """Let the container's process exit by itself."""
         with self._changed:
             container = self._container(container_id)
             container.oom_killed = oom_killed
@@ -63,19 +63,19 @@ class FakeEngine(FakeImages):
             self._end(container, exit_code)
 
     def rename_container(self, container_id: str, *, name: str) -> None:
-        """Rename it, as `docker rename` does."""
+        """Rename a container, as `docker rename` does."""
         with self._changed:
             container = self._container(container_id)
             container.name = name
             self._emit("container", "rename", container.id, container.labels)
 
     def exit_exec(self, exec_id: str, *, exit_code: int) -> None:
-        """Let an endless exec end by itself."""
+        """Let an endless exec exit."""
         with self._changed:
             self._end_exec(self._exec(exec_id), exit_code)
 
     def emit(self, kind: str, action: str, actor_id: str, attributes: Mapping[str, str] | None = None) -> None:
-        """Send an event that belongs to no call."""
+        """Send an event without a call."""
         with self._changed:
             self._emit(kind, action, actor_id, attributes or {})
 
@@ -274,7 +274,7 @@ class FakeEngine(FakeImages):
     def close(self) -> None:
         self.calls.append(("close", ""))
 
-    # Inside
+    # Implementation
 
     def _container(self, id_or_name: str) -> FakeContainer:
         for container in self.containers.values():
@@ -307,7 +307,7 @@ class FakeEngine(FakeImages):
         for begun in [it for it in self.execs.values() if it.container_id == container.id]:
             if begun.running:
                 begun.running, begun.exit_code = False, 137
-            elif begun.exit_code is None:  # Docker forgets what was prepared and never run
+            elif begun.exit_code is None:  # Docker forgets execs that never ran
                 del self.execs[begun.id]
         self._emit("container", "die", container.id, {**container.labels, "exitCode": str(exit_code)})
 
@@ -341,7 +341,7 @@ class FakeEngine(FakeImages):
             self._wait(lambda: closed.is_set() or not started.running, f"exec {started.id}")
 
     def _container_frames(self, container: FakeContainer, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
-        """Container processes echo, as if all were `cat`."""
+        """Yield the container's output: each process echoes like `cat`."""
         for frame in container.output:
             if closed.is_set():
                 return
@@ -390,7 +390,7 @@ class FakeProcessStream:
         self._frames = frames(self._closed)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        self._frames = self._begin(self._closed)  # one that a scope has ended cannot go on
+        self._frames = self._begin(self._closed)  # a stream that a scope has ended cannot go on
         return self._frames
 
     def read(self) -> bytes:

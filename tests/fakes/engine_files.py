@@ -1,4 +1,4 @@
-"""The files of a fake image, and how Docker's archive API shows them."""
+"""The files of a fake image, as Docker's archive API returns them."""
 
 import io
 import posixpath
@@ -19,7 +19,7 @@ _TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FakeFile:
-    """One entry of an image; the directories above it are there of themselves."""
+    """An entry of an image; its parent directories exist implicitly."""
 
     kind: PathKind = PathKind.FILE
     content: bytes = b""
@@ -40,7 +40,7 @@ def stat_path(files: Files, path: str) -> PathStat | None:
 
 
 def archive(files: Files, path: str) -> bytes | None:
-    """Answer like `GET /containers/{id}/archive`, but for what is below a directory."""
+    """Answer like `GET /containers/{id}/archive`, but without the content of directories."""
     found = _entry(files, path)
     if found is None:
         return None
@@ -53,7 +53,7 @@ def archive(files: Files, path: str) -> bytes | None:
 
 
 def _entry(files: Files, path: str) -> FakeFile | None:
-    """Find what is at a path; links on the way to it are followed, one at its end is not."""
+    """Return the entry at a path; links in its directories are followed, a link at its end is not."""
     parent, name = posixpath.split(posixpath.normpath(path))
     where = posixpath.join(_resolved(files, parent), name) if name else "/"
     if where in files:
@@ -64,7 +64,7 @@ def _entry(files: Files, path: str) -> FakeFile | None:
 
 
 def _resolved(files: Files, path: str) -> str:
-    """Follow every link; `..` does not lead out of the root."""
+    """Resolve every link; `..` stays in the root."""
     done, left = "/", path.strip("/").split("/")
     for _ in range(255):
         if not left:

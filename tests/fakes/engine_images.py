@@ -13,14 +13,14 @@ from tests.fakes.engine_state import FakeContainer, FakeImage, familiar, hex_id
 
 
 class FakeImages(Orders):
-    """The part of a `FakeEngine` that keeps images."""
+    """The images part of a `FakeEngine`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.containers: dict[str, FakeContainer] = {}
         self.images: list[FakeImage] = []
         self.registry: dict[str, FakeImage] = {}
-        """What can be pulled, by tag and by digest."""
+        """Images that can be pulled, by tag and by digest."""
         self.pull_auths: list[RegistryAuth | None] = []
         """The credentials of each pull."""
         self._events: list[Event] = []
@@ -34,7 +34,7 @@ class FakeImages(Orders):
         size: int = 1000,
         files: Mapping[str, FakeFile | bytes] | None = None,
     ) -> str:
-        """Have an image here, and return its id. `files` are by absolute path; bytes are a regular file's."""
+        """Add a local image, and return its id. `files` are by absolute path; bytes make a regular file."""
         made = self._made_image(reference, settings, size=size)
         for path, file in (files or {}).items():
             made.files[path] = FakeFile(content=file) if isinstance(file, bytes) else file
@@ -42,7 +42,7 @@ class FakeImages(Orders):
             return self._add_image(made)
 
     def publish_image(self, reference: str, settings: ImageSettings | None = None, *, size: int = 1000) -> str:
-        """Offer an image for pulling, and return the id it will have."""
+        """Add an image to the registry, and return its future id."""
         with self._changed:
             image = self._made_image(reference, settings, size=size)
             self.registry |= {familiar(reference): image} | dict.fromkeys(image.digests, image)
@@ -83,7 +83,7 @@ class FakeImages(Orders):
                 self._emit("image", "delete", image.id, {})
 
     def _check_removable(self, image: FakeImage, reference: str, *, by_name: bool) -> None:
-        """Refuse what Docker refuses without force."""
+        """Refuse removals that Docker refuses without force."""
         what = f"remove image {reference}: conflict: unable to delete"
         if not by_name and self._children(image):
             raise FailedPrecondition(f"{what} (cannot be forced) - image has dependent child images")
@@ -124,14 +124,14 @@ class FakeImages(Orders):
         raise NotFound(f"{what} {reference}: no such image")
 
     def _untag(self, image: FakeImage, name: str) -> None:
-        """Take one name away; the digests of a repository go with its last tag."""
+        """Remove a name; the digests of a repository go with its last tag."""
         image.tags = [tag for tag in image.tags if tag != name]
         kept = {tag.rpartition(":")[0] for tag in image.tags}
         image.digests = [digest for digest in image.digests if digest != name and digest.partition("@")[0] in kept]
         self._emit("image", "untag", image.id, {})
 
     def _now(self) -> int:
-        """Give the time, later each time than before."""
+        """Return a time later than all before."""
         self._clock = max(self._clock + 1, time.time_ns())
         return self._clock
 

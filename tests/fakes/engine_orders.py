@@ -1,4 +1,4 @@
-"""What tests order from a `FakeEngine`: failures, waits, lost connections, the way execs run. And how it waits."""
+"""The controls of a `FakeEngine` for tests: failures, waits, lost connections, scripts of execs."""
 
 import math
 import threading
@@ -12,7 +12,7 @@ from tests.fakes.engine_state import ExecScript
 
 
 class Gate:
-    """Where calls of one method wait until the test lets them go on."""
+    """Holds calls of a method until the test releases them."""
 
     def __init__(self, method: str, subject: str | None) -> None:
         self.method = method
@@ -32,11 +32,11 @@ class Gate:
 
 
 class Orders:
-    """The part of a `FakeEngine` that makes its calls fail, wait and be counted."""
+    """The part of a `FakeEngine` that counts calls, and makes them fail and wait."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
-        """Every call: method, and the id, name or reference it was about."""
+        """Every call: method, and the id, name or reference of its subject."""
         self.answered_at = -math.inf
         self._changed = threading.Condition(threading.RLock())
         self._failures: dict[str, list[Exception]] = {}
@@ -45,25 +45,25 @@ class Orders:
         self._scripts: list[tuple[Callable[[str, list[str]], bool], ExecScript]] = []
         self._connected = True
         self._connection = 0
-        """Number of the connection; those of before are lost."""
+        """Number of the connection; earlier connections are lost."""
 
     def calls_of(self, method: str) -> list[str]:
-        """What the calls of `method` were about."""
+        """Return the subjects of the calls of `method`."""
         return [subject for called, subject in self.calls if called == method]
 
     def fail_next(self, method: str, *errors: Exception) -> None:
-        """Let the coming calls of `method` raise these, one each; the calls do nothing."""
+        """Let the next calls of `method` raise these errors, one each, and do nothing."""
         with self._changed:
             self._failures.setdefault(method, []).extend(errors)
 
     def lose_answer(self, method: str, error: Exception) -> None:
-        """Let the next call of `method` do its work and raise this nevertheless."""
+        """Let the next call of `method` do its work, and then raise this error."""
         with self._changed:
             self._lost.setdefault(method, []).append(error)
 
     @contextmanager
     def held(self, method: str, subject: str | None = None) -> Iterator[Gate]:
-        """Let calls of `method` (about `subject`, or all) wait inside the block before they do anything.
+        """Hold calls of `method` (on `subject`, or all) inside the block before they do anything.
 
         A removal waits with its container in the state `removing`.
         """
@@ -84,12 +84,12 @@ class Orders:
     def script_exec(
         self, script: ExecScript, *, fits: Callable[[str, list[str]], bool] = lambda _id, _command: True
     ) -> None:
-        """Let an exec whose container id and command `fits` accepts run like `script`; the newest order counts."""
+        """Run execs whose container id and command `fits` accepts like `script`; the newest matching script is used."""
         with self._changed:
             self._scripts.insert(0, (fits, script))
 
     def disconnect(self) -> None:
-        """Let every call fail as with a stopped daemon; event streams and waiting calls end."""
+        """Make every call fail as with a stopped daemon; event streams and waiting calls end."""
         with self._changed:
             self._connected = False
             self._connection += 1
@@ -97,13 +97,13 @@ class Orders:
             self._changed.notify_all()
 
     def reconnect(self) -> None:
-        """Let calls work again."""
+        """Make calls work again."""
         with self._changed:
             self._connected = True
 
     @contextmanager
     def _entered(self, method: str, subject: str = "") -> Iterator[None]:
-        """Count the call, let it fail or wait as ordered, and hold the lock for its work."""
+        """Count the call, let it fail or wait as a test has set, and hold the lock for its work."""
         with self._changed:
             self._arrive(method, subject)
             self._wait_gates(method, subject)
@@ -129,9 +129,9 @@ class Orders:
             self._wait(gate.is_released, f"{method} {subject}")
 
     def _wait(self, until: Callable[[], bool], what: str, *, connection: int | None = None) -> None:
-        """Wait like a call to Docker: until it is so, the scope ends, or the connection is lost.
+        """Wait like a call to Docker: until `until` is true, the scope ends, or the connection is lost.
 
-        `connection` is that of an earlier call whose answer this waits for.
+        `connection` is the connection of the earlier call for whose answer this waits.
         """
         scope = deadline.current()
         connection = self._connection if connection is None else connection

@@ -1,4 +1,4 @@
-"""What a `FakeEngine` holds: containers, images and execs, and how Docker shows them."""
+"""The objects of a `FakeEngine`: containers, images and execs, and their form in Docker's answers."""
 
 import base64
 import hashlib
@@ -23,17 +23,17 @@ from shim.engine.interface import JsonObject
 from tests.fakes.engine_files import FakeFile
 
 NEVER = "0001-01-01T00:00:00Z"
-"""How Docker writes the zero time."""
+"""Docker's zero time."""
 
 
 def rfc3339(nanoseconds: int) -> str:
-    """Write a time as Docker does, with all nine digits."""
+    """Format a time as Docker does, with nine digits."""
     seconds, rest = divmod(nanoseconds, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
 
 
 def shown_detach_keys(keys: str) -> str:
-    """Write keys to detach with as an exec's inspect shows them; of control keys, ctrl-@ alone."""
+    """Format detach keys as the inspect of an exec does; of control keys it supports only ctrl-@."""
     return base64.b64encode(b"".join(b"\0" if key == "ctrl-@" else key.encode() for key in keys.split(","))).decode()
 
 
@@ -43,7 +43,7 @@ def hex_id(seed: str) -> str:
 
 @dataclass(kw_only=True)
 class FakeImage:
-    """An image here, or one that the fake registry offers."""
+    """A local image, or an image of the fake registry."""
 
     id: str
     tags: list[str]
@@ -83,7 +83,7 @@ class FakeImage:
 
 
 def familiar(reference: str) -> str:
-    """Spell a reference as Docker shows it: Docker Hub's domain and `library/` left out, `latest` written."""
+    """Return a reference as Docker shows it: without Docker Hub's domain and `library/`, with `latest`."""
     for prefix in ("docker.io/library/", "docker.io/"):
         reference = reference.removeprefix(prefix)
     last = reference.rpartition("/")[2]
@@ -91,7 +91,7 @@ def familiar(reference: str) -> str:
 
 
 class FakeInput:
-    """What a process has been sent and has not read yet."""
+    """Input of a process that it has not read yet."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -121,9 +121,9 @@ class FakeContainer:
     finished: int = 0
     stdin: FakeInput = field(default_factory=FakeInput)
     output: Sequence[tuple[int, bytes]] = ()
-    """What its process writes once somebody attaches, before it echoes."""
+    """Output of its process for the first attached client, before it echoes."""
     attached: int = 0
-    """So many are attached."""
+    """Number of attached clients."""
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
     mount_label: str = ""
@@ -134,7 +134,7 @@ class FakeContainer:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Docker merges the image's labels below the container's own."""
+        """The image's labels, overridden by the container's."""
         return {**(self.image.settings.labels or {}), **(self.body.get("Labels") or {})}
 
     @property
@@ -214,18 +214,18 @@ def _without_nulls(value: JsonObject) -> JsonObject:
 
 @dataclass(kw_only=True)
 class ExecScript:
-    """What a command run in a container does: its output, then its exit code."""
+    """The behaviour of an exec's command: its output, then its exit code."""
 
     frames: Sequence[tuple[int, bytes]] = ()
     exit_code: int = 0
     pid: int = 0
-    """Of a real process where the test has one that is to be killed."""
+    """Pid of a real process, if the test has one to be killed."""
     endless: bool = False
-    """The process runs after its output until `exit_exec`, or until its container ends."""
+    """Whether the process runs after its output until `exit_exec`, or until its container ends."""
     echo: bool = False
-    """It writes what it reads, as `cat` does, until the end of its input."""
+    """Whether the process echoes its input like `cat`, until the input ends."""
     prints_size: bool = False
-    """With its first input it writes the size of its terminal, as `stty size` does, and ends."""
+    """Whether the process prints the size of its terminal like `stty size` on its first input, and exits."""
 
 
 @dataclass(kw_only=True)
@@ -242,9 +242,9 @@ class FakeExec:
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
     unread: Iterator[tuple[int, bytes]] = field(init=False)
-    """What of its output has not been read yet."""
+    """Output that has not been read yet."""
     taken: int = 0
-    """So many frames have been read."""
+    """Number of frames that have been read."""
 
     def __post_init__(self) -> None:
         self.unread = iter(self.script.frames)

@@ -1,7 +1,7 @@
-"""A unix socket that speaks HTTP from a script: the bytes of an Engine, without an Engine.
+"""A scripted HTTP server on a unix socket: it sends the bytes of an Engine.
 
-Each reply is a list of steps that are played when its request comes: bytes are sent as they are, an Event is waited
-for, a function is called with the socket, HANG waits until the client has closed, and at CLOSE the server closes.
+Each reply is a list of steps that run when its request arrives: bytes are sent unchanged, an Event is waited
+for, a function is called with the socket, HANG waits until the client closes, and CLOSE closes the connection.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 SECONDS = 10
-"""Bound on every wait: a test that is wrong ends, too."""
+"""Bound on every wait, so that a wrong test ends."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ Step = bytes | threading.Event | Order | Callable[[socket.socket], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client sent."""
+    """A request of a client."""
 
     method: str
     target: str
@@ -41,7 +41,7 @@ class Request:
     """Names in lower case."""
     body: bytes
     connection: int
-    """Number of the connection it came over."""
+    """Number of the connection."""
 
     @property
     def line(self) -> str:
@@ -50,24 +50,24 @@ class Request:
 
 
 def response(status: int, body: object = None, *, headers: Sequence[str] = ()) -> bytes:
-    """Write a response; a body other than bytes is sent as JSON."""
+    """Return a response; a body other than bytes becomes JSON."""
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Text", f"Content-Length: {len(content)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
 def chunked(status: int = 200) -> bytes:
-    """Write the head of a response whose body comes in chunks."""
+    """Return the head of a response with a chunked body."""
     return f"HTTP/1.1 {status} Text\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 
 def chunk(data: bytes) -> bytes:
-    """Write one chunk; the empty one ends the body."""
+    """Return a chunk; an empty chunk ends the body."""
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
 class ScriptedServer:
-    """See the module. `api_version` is what `GET /version` returns."""
+    """See the module. `GET /version` returns `api_version`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,16 +82,16 @@ class ScriptedServer:
         self._listener: socket.socket | None = None
 
     def on(self, line: str, *steps: Step) -> None:
-        """Play these steps for `METHOD /path`; of several orders for one line the last is kept for ever."""
+        """Set a reply to `METHOD /path`. Several replies to a line are used in turn, the last for ever."""
         self._scripts.setdefault(line, []).append(steps)
 
     def wait_requested(self, line: str, times: int = 1) -> None:
-        """Wait until the request has come `times` times."""
+        """Wait until the request has arrived `times` times."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.times(line) >= times, SECONDS), f"{line} did not come"
 
     def wait_hung_up(self) -> None:
-        """Wait until a client has closed while a HANG was played."""
+        """Wait until a client has closed its connection during a HANG."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._hung_up > 0, SECONDS), "the client did not hang up"
 
@@ -105,12 +105,12 @@ class ScriptedServer:
         self._spawn(self._accept, self._listener)
 
     def stop(self) -> None:
-        """Stop like a daemon: the socket goes, all connections end."""
+        """Stop like a daemon: remove the socket, end all connections."""
         if self._listener is None:
             return
         self.path.unlink()
         _shut(self._listener)
-        self._threads[0].join(SECONDS)  # it may be taking in one more, which has to end with the others
+        self._threads[0].join(SECONDS)  # it may accept another connection, which has to end too
         for connection in self._connections:
             _shut(connection)
         for thread in self._threads:
@@ -120,7 +120,7 @@ class ScriptedServer:
         self._listener, self._connections, self._threads = None, [], []
 
     def restart(self, *, api_version: str) -> None:
-        """Come back as another daemon."""
+        """Start again as another daemon."""
         self.stop()
         self.api_version = api_version
         self.start()
@@ -148,7 +148,7 @@ class ScriptedServer:
                     self._changed.notify_all()
                 try:
                     go_on = all(self._play(step, connection) for step in self._steps(request))
-                except OSError:  # the client has gone, as many tests want it to
+                except OSError:  # many tests let the client disconnect
                     return
                 if not go_on:
                     _shut(connection)
@@ -210,5 +210,5 @@ def serving(path: Path) -> Iterator[ScriptedServer]:
 def _shut(end: socket.socket) -> None:
     try:
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:  # the other side was first
+    except OSError:  # the other side closed first
         return

@@ -1,4 +1,4 @@
-"""Logging in memory: what was asked for, and ends that are held back until the test lets them go."""
+"""Logging in memory: records calls, and can hold back the end of logs until the test releases them."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from shim.logs.protocol import Figures
 
 
 class FakeLogs:
-    """See `shim.logs.interface.ContainerLogs`. Everything is written at once unless `holding`."""
+    """See `shim.logs.interface.ContainerLogs`. All output counts as written at once unless `holding`."""
 
     def __init__(self) -> None:
         self.holding = False
@@ -18,11 +18,11 @@ class FakeLogs:
         self.reopened: list[str] = []
         self.held: dict[str, int] = {}
         self.figures: Figures | None = None
-        """What the log process answers; None while it is silent."""
+        """The log process's answer; None while it does not answer."""
         self.on_drained: Callable[[str], None] = lambda _: None
 
     def release(self, container_id: str) -> None:
-        """Let all output of a container be written now."""
+        """Let all output of a container count as written."""
         self.held[container_id] = 0
         self.on_drained(container_id)
 

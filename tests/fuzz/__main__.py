@@ -1,4 +1,4 @@
-"""python -m tests.fuzz: fuzzers over all that others can send."""
+"""python -m tests.fuzz: fuzzers of all inputs from other programs."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ SAVED = Path("build/fuzz")
 
 
 def main() -> int:
-    """Run the fuzzers one after the other; 1 when one of them has found something."""
+    """Run the fuzzers one after another; return 1 if one has a finding."""
     given = _arguments()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     targets = [target for target in TARGETS if not given.only or any(part in target.name for part in given.only)]

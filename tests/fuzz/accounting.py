@@ -1,4 +1,4 @@
-"""What a fuzzer must not leave, or take: threads, descriptors, memory, time."""
+"""Checks of the resources that an input uses or leaves: threads, descriptors, memory, time."""
 
 import gc
 import os
@@ -11,49 +11,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SETTLE_SECONDS = 10.0
-"""For threads that are ending."""
+"""Time for threads to end."""
 WAITS = 12
-"""Times the processor's seconds of an input that may pass by the clock: the machine runs others, too."""
+"""Wall-clock bound of an input as a multiple of its CPU bound: the machine runs other processes too."""
 RSS_GROWTH = 24 << 20
 """Bytes by which the process may grow from the first third of a run to its end."""
 
 
 class TooExpensive(AssertionError):
-    """An input took more, or left more, than it may."""
+    """An input used or left more than its bound."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """What the process holds: which ones, since what others leave to the collector goes at any time."""
+    """Threads and descriptors of the process, by identity: objects of earlier code may be collected at any time."""
 
     threads: frozenset[threading.Thread] = frozenset()
     descriptors: frozenset[tuple[str, str]] = frozenset()
-    """Their numbers, and what they are of."""
+    """Descriptor numbers and their targets."""
 
     @classmethod
     def now(cls) -> "Held":
-        """Return what it holds now."""
+        """Return the present threads and descriptors."""
         return cls(frozenset(threading.enumerate()), frozenset(_descriptors()))
 
     def without(self, before: "Held") -> "Held":
-        """Return what it did not hold before."""
+        """Return the threads and descriptors that are new since `before`."""
         return Held(self.threads - before.threads, self.descriptors - before.descriptors)
 
 
 def _descriptors() -> Iterator[tuple[str, str]]:
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one of the list itself
+        with suppress(FileNotFoundError):  # the descriptor of the listing
             yield entry.name, str(entry.readlink())
 
 
 def rss() -> int:
-    """Bytes of memory of this process."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
 def no_thread_fails() -> Iterator[None]:
-    """Check that no thread ends in an exception while the block runs."""
+    """Check that no thread ends with an exception while the block runs."""
     before = threading.excepthook
     failed: list[threading.ExceptHookArgs] = []
     threading.excepthook = failed.append
@@ -67,7 +67,7 @@ def no_thread_fails() -> Iterator[None]:
 
 @contextmanager
 def nothing_left() -> Iterator[Callable[[], Held]]:
-    """Check that the block leaves no thread and no descriptor; yield what counts those that are left."""
+    """Check that the block leaves no thread and no descriptor; yields a function that returns the leftovers."""
     gc.collect()
     before = Held.now()
 
@@ -102,9 +102,9 @@ def traced() -> Iterator[None]:
 
 @contextmanager
 def costing(*, memory: int | None, seconds: float) -> Iterator[None]:
-    """Check what the block takes at most; `memory` is not measured when it is None, which is faster.
+    """Check the resources that the block uses; with `memory` None memory is not measured, which is faster.
 
-    `seconds` are the processor's, of all threads; a block that waits may take WAITS times as long.
+    `seconds` bounds the CPU time of all threads; by the clock the block may take WAITS times as long.
     """
     began, worked = time.monotonic(), time.process_time()
     if memory is not None:

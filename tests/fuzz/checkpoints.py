@@ -30,7 +30,7 @@ ENTRY: dict[str, Any] = {
 
 @contextmanager
 def _manifests() -> Iterator[Run]:
-    """Read a manifest as the program `worker` does, and then as the server does."""
+    """Read a manifest with the worker's code, and then with the server's."""
     config = container_config("app")
     with tempfile.TemporaryDirectory() as directory:
 
@@ -45,7 +45,7 @@ def _manifests() -> Iterator[Run]:
 
 @contextmanager
 def _layers() -> Iterator[Run]:
-    """Apply a layer to a root. What is outside of the root stays as it is."""
+    """Apply a layer to a root, and check that files outside of the root stay unchanged."""
     with tempfile.TemporaryDirectory() as directory:
         root, outside = Path(directory, "root"), Path(directory, "outside")
         outside.write_text("untouched")

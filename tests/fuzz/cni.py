@@ -1,4 +1,4 @@
-"""What CNI plugins print, and files of CNI configuration and of the cache."""
+"""Output of CNI plugins, and files of the CNI configuration and cache."""
 
 import base64
 import json

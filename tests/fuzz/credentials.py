@@ -1,4 +1,4 @@
-"""Files of credentials, and what the programs that know some print."""
+"""Files of credentials, and the output of credential programs."""
 
 import json
 import tempfile

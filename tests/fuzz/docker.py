@@ -1,4 +1,4 @@
-"""What Docker answers: HTTP, JSON, streams."""
+"""Docker's answers: HTTP, JSON, streams."""
 
 import json
 import socket
@@ -42,7 +42,7 @@ INFO = {"ID": "x", "Runtimes": {"runc": {"path": "runc", "status": {"a": "b"}}},
 
 
 def _take_all(data: bytes, *, cuts: int) -> tuple[object, bytes, bool]:
-    """Read one response out of pieces; its head, its body and whether that has ended."""
+    """Read a response from pieces; return its head, its body and whether the body ended."""
     buffer, body, content = bytearray(), None, bytearray()
     head = None
     for at in range(0, len(data), cuts):
@@ -64,7 +64,7 @@ def _http(data: bytes) -> None:
             return MalformedResponse
 
     whole = outcome(len(data) or 1)
-    # What is malformed behind a good beginning is noticed sooner or later, by how it arrives.
+    # A malformed part after a valid beginning is noticed earlier or later, depending on the pieces.
     for cuts in (1, 7) if len(data) < 4096 else (4096,):
         assert outcome(cuts) == whole or MalformedResponse in (whole, outcome(cuts))
     if whole is MalformedResponse:
@@ -72,7 +72,7 @@ def _http(data: bytes) -> None:
 
 
 class _Engine:
-    """A socket that answers every question with the bytes at hand, and the version with a good one."""
+    """A socket that answers every request with the fuzzer's bytes, except for a valid version."""
 
     def __init__(self, path: Path) -> None:
         self.answer = memoryview(b"")
@@ -138,7 +138,7 @@ CALLS: tuple[Callable[[DockerEngine], object], ...] = (
     _archive,
     lambda engine: engine.stop_container("c", grace=1),
 )
-"""The first byte of an input says which."""
+"""The calls; the first byte of an input selects one."""
 ANSWERS: tuple[object, ...] = (
     INSPECT,
     [ROW, ROW],

@@ -1,4 +1,4 @@
-"""What images bring: users and groups, archives of files, names."""
+"""Inputs from images: users and groups, archives of files, names."""
 
 import io
 import tarfile
@@ -25,7 +25,7 @@ NAMES = (
 
 
 class _Files:
-    """An Engine of which only files are asked for."""
+    """An Engine with only the calls for files."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self._files = files
@@ -74,7 +74,7 @@ def _accounts(data: bytes) -> None:
 
 
 def _archive(data: bytes) -> None:
-    """Read it as one of 4 bytes, and as one of as many as it could have."""
+    """Read the archive with a bound of 4 bytes, and with a bound of its size."""
     found = []
     for size in (4, max(0, len(data) - 1024)):
         try:

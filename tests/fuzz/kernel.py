@@ -1,4 +1,4 @@
-"""The kernel's log, whose records hold names that containers choose, and which other programs write to."""
+"""The kernel's log: other programs write to it, and its records have names that containers choose."""
 
 import re
 

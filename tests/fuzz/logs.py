@@ -1,4 +1,4 @@
-"""Docker's log files of both drivers, and what is found in a CRI log."""
+"""Docker's log files of both drivers, and existing CRI logs."""
 
 import gzip
 import os
@@ -19,7 +19,7 @@ from tests.fuzz.target import Run, Target
 from tests.logs.docker import Output, at, json_line, local_record
 
 CRI_LINE = re.compile(rb"[^\n]* (?:stdout|stderr) [FP] [^\n]*")
-"""The time may be damaged as everything else."""
+"""A time may be damaged too."""
 
 OUTPUTS = (
     Output(b"one\n", "stdout", at(1)),
@@ -76,9 +76,9 @@ def _parsing(of: Format) -> Iterator[Run]:
 
 @contextmanager
 def _following(driver: DockerLogDriver) -> Iterator[Run]:
-    """The copy of a whole log, and a second one that goes on: both end, and what is written are lines.
+    """Copy a whole log, and continue with a second copy: both end, and write valid records.
 
-    Lines of damaged times may be repeated, as nothing shows which of them were written.
+    Lines with damaged times may be repeated, because their position in the written log is unknown.
     """
     with tempfile.TemporaryDirectory() as directory:
         docker = Path(FORMATS[driver].path(f"{directory}/c"))

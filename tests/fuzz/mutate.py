@@ -1,4 +1,4 @@
-"""Bytes out of good bytes, by chance that a seed decides."""
+"""Random mutations of valid inputs, reproducible by a seed."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ _BYTES = (b"\0", b"\xff", b"\x80", b"\n", b"\r\n", b"\\", b'"', b"{", b"[", b":"
 
 
 class Mutator:
-    """Makes inputs for one target."""
+    """Makes inputs for a target."""
 
     def __init__(self, corpus: Sequence[bytes], *, words: Sequence[bytes], longest: int, seed: str) -> None:
         self._random = random.Random(seed)
@@ -25,7 +25,7 @@ class Mutator:
         return data
 
     def keep(self, data: bytes) -> None:
-        """Make inputs out of this one too."""
+        """Add an input to the corpus."""
         self._corpus.append(data)
         if len(self._corpus) > 500:
             del self._corpus[self._random.randrange(len(self._corpus))]

@@ -1,4 +1,4 @@
-"""What NRI plugins send: frames and messages on their socket, and the changes of a container in an answer."""
+"""Data from NRI plugins: frames and messages on their socket, and changes of a container in an answer."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Runs fuzzers for some seconds, and keeps what they find."""
+"""Runs a fuzzer for some seconds, and saves findings."""
 
 import gc
 import itertools
@@ -18,25 +18,25 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Run, Target
 
 MEASURED = 16
-"""Of so many rounds of mutated inputs the memory of one is measured, and of each large input."""
+"""Memory is measured in one of this many rounds of mutated inputs, and for each large input."""
 LARGE = 1 << 14
 TOGETHER = 64
-"""Large mutated inputs that wait for the next round that is measured; with so many the next one is."""
+"""Large mutated inputs wait for a measured round; when this many wait, the next round is measured."""
 AGAIN = 32
-"""Inputs that are fed again at the end of a run."""
+"""Number of inputs that are fed again at the end of a run."""
 TIMES = 10
-"""How often. Free lists of the interpreter fill up in the first ones."""
+"""Repetitions of these inputs. Free lists of the interpreter fill up in the first repetitions."""
 LEAK = 32
-"""Bytes that each of them may leave, on average."""
+"""Bytes that each repeated input may leave, on average."""
 ROUND = 25
-"""Examples of Hypothesis at a time."""
+"""Examples in a round of Hypothesis."""
 MUTATIONS = 200
-"""Mutated inputs between two such rounds."""
+"""Mutated inputs between two rounds of Hypothesis."""
 
 
 @dataclass
 class Finding(Exception):
-    """An input that did what it must not."""
+    """An input that violated a check."""
 
     target: str
     seed: int
@@ -51,11 +51,11 @@ class Finding(Exception):
 
 @dataclass
 class Outcome:
-    """What a run has done."""
+    """Counts of a run."""
 
     inputs: int = 0
     refused: int = 0
-    """Inputs that ended in a declared error."""
+    """Inputs that raised a declared error."""
     slowest: float = 0.0
     rss: list[int] = field(default_factory=list)
     left: Held = field(default_factory=Held)
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def replay(target: Target, data: bytes) -> None:
-    """Run one input, with all that is measured."""
+    """Run an input with all checks."""
     with nothing_left(), target.open() as run, traced():
         _Check(target, run, Outcome()).one(data)
 
@@ -76,7 +76,7 @@ def fuzz(
     enormous: bool = True,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
-    """Feed a target for some seconds, after its corpus and, with `enormous`, its enormous inputs. Raise Finding."""
+    """Feed the corpus, with `enormous` the enormous inputs, and then mutations for some seconds. Raise Finding."""
     done = Outcome()
     with nothing_left() as left, target.open() as run:
         check = _Check(target, run, done)
@@ -94,7 +94,7 @@ def fuzz(
 
 
 def save(finding: Finding, directory: Path) -> None:
-    """Write the input to a file, which `replay` takes."""
+    """Write the input to a file for `replay`."""
     directory.mkdir(parents=True, exist_ok=True)
     finding.file = directory / f"{finding.target}-{finding.seed}"
     finding.file.write_bytes(finding.data)
@@ -108,7 +108,7 @@ class _Check:
         self.last = b""
 
     def one(self, data: bytes) -> bool:
-        """Feed one input; whether it was taken without an error."""
+        """Feed an input; return whether it was accepted without an error."""
         self.last = data
         done, target = self._done, self._target
         done.inputs += 1
@@ -142,7 +142,7 @@ def _feed(target: Target, check: _Check, *, seed: int, until: float, progress: C
 
 
 def _mutation_round(check: _Check, mutator: Mutator, large: list[bytes], *, until: float) -> None:
-    """Feed mutated inputs; what is large is put off into `large`, or fed with what is there when memory is traced."""
+    """Feed mutated inputs. Large inputs are added to `large`, whose inputs are fed while memory is traced."""
     tracing = tracemalloc.is_tracing()
     while tracing and large:
         check.one(large.pop())
@@ -157,7 +157,7 @@ def _mutation_round(check: _Check, mutator: Mutator, large: list[bytes], *, unti
 
 
 def _feed_again(check: _Check, inputs: Sequence[bytes]) -> None:
-    """Feed the same inputs TIMES times: once caches have seen them, nothing may be left of them."""
+    """Feed the same inputs TIMES times: once caches have seen them, they may leave no memory."""
     held = []
     with traced():
         for _ in range(TIMES):

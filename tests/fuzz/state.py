@@ -1,4 +1,4 @@
-"""Files of state on a disk that may be damaged."""
+"""State files on a damaged disk."""
 
 import json
 import tempfile
@@ -30,7 +30,7 @@ PROFILE = {
 
 
 def _checkpoint(data: bytes) -> None:
-    """Read it as it is, and with a good checksum; what is read can be written again."""
+    """Read the file unchanged and with a valid checksum; every state that was read can be written again."""
     for content in (data, seal(data) if _is_json(data) else b""):
         try:
             found = store.decode(content, sandbox_id=ID)
@@ -58,7 +58,7 @@ def _is_json(data: bytes) -> bool:
 
 @contextmanager
 def _directories() -> Iterator[Run]:
-    """Whole directories are loaded: no file keeps a server from starting."""
+    """Load whole directories: no file keeps a server from starting."""
     with tempfile.TemporaryDirectory() as directory:
         top = Path(directory)
         for name in ("sandboxes", "limits"):

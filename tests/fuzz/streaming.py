@@ -1,4 +1,4 @@
-"""What clients of the streaming server send: the head of a request, SPDY, WebSocket, and whole sessions."""
+"""Data from clients of the streaming server: the head of a request, SPDY, WebSocket, and whole sessions."""
 
 import base64
 import socket
@@ -62,7 +62,7 @@ def counted(data: bytes) -> bytes:
 
 
 class Frames:
-    """Frames of a client with one compressor, as a session has it."""
+    """Frames of a client that share the compressor of a session."""
 
     def __init__(self) -> None:
         self._zlib = zlib.compressobj(zdict=DICTIONARY)
@@ -105,7 +105,7 @@ def _good_session() -> bytes:
 
 
 def _bomb() -> bytes:
-    """Headers that inflate to four hundred times their size, in as many frames as one read may bring."""
+    """Headers that inflate to 400 times their size, in as many frames as fit in a read."""
     frames = Frames()
     found = bytearray(frames.syn_stream(1, (b"streamtype", b"stdin")))
     while len(found) < 1 << 16:
@@ -114,7 +114,7 @@ def _bomb() -> bytes:
 
 
 def _act(wire: Wire, event: spdy.Event) -> None:
-    """Do what a session does, and a bit more: answer, send, take."""
+    """React as a session does, and with further calls: answer, send, take."""
     with suppress(spdy.NotAllowed):
         match event:
             case spdy.StreamOpened():
@@ -133,7 +133,7 @@ def _fed(make: Callable[[], Wire]) -> Run:
     def run(data: bytes) -> None:
         wire, seen = make(), 0
         cuts = 1 << 16 if len(data) > 1 << 15 else 1 + data[0] * 5 if data else 1
-        # The first call has what came with the request, often nothing.
+        # The first call has the bytes that arrived with the request, often none.
         for at in range(-cuts, len(data), cuts):
             for event in wire.receive_data(data[max(0, at) : at + cuts]):
                 seen += 1
@@ -165,7 +165,7 @@ def _base64_channels() -> Wire:
 
 
 def frame(payload: bytes, *, code: int = 2, fin: bool = True) -> bytes:
-    """A client's frame, masked with zeros."""
+    """Return a client's frame, masked with zeros."""
     size = len(payload)
     length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + struct.pack(">H", size)
     return bytes([fin << 7 | code]) + length + bytes(4) + payload
@@ -222,7 +222,7 @@ def _serve(session: Session, failed: list[BaseException]) -> None:
 
 
 def _send(far: socket.socket, data: bytes) -> None:
-    with suppress(OSError):  # the session may end before all is sent
+    with suppress(OSError):  # the session may end before all bytes are sent
         far.sendall(data)
         far.shutdown(socket.SHUT_WR)
     with suppress(OSError):
@@ -233,7 +233,7 @@ def _send(far: socket.socket, data: bytes) -> None:
 
 @contextmanager
 def _sessions() -> Iterator[Run]:
-    """The first byte says of which protocol."""
+    """Run sessions; the first byte of an input selects the protocol."""
     runs = [_session(make) for make in (_connection, TunnelWire, _channels)]
     yield lambda data: runs[data[0] % len(runs) if data else 0](data[1:])
 

@@ -1,4 +1,4 @@
-"""What a fuzzer is: where bytes go in, which errors may come out, and what one input may cost."""
+"""The definition of a fuzzer: the code under test, its declared errors, and the bounds of an input."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,41 +8,41 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 Run = Callable[[bytes], object]
-"""Takes one input. What it raises beyond the declared errors, AssertionError included, is a finding."""
+"""Runs an input. Any exception except the declared errors, also AssertionError, is a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One place where bytes of others come in."""
+    """Code that reads bytes of other programs."""
 
     name: str
     corpus: Sequence[bytes]
-    """Good inputs, to begin with."""
+    """Valid inputs to start from."""
     declared: tuple[type[BaseException], ...]
-    """What may come out."""
+    """The exceptions that are no findings."""
     open: Callable[[], AbstractContextManager[Run]]
-    """Makes what takes the inputs."""
+    """Opens the function that runs inputs."""
     words: Sequence[bytes] = ()
-    """What is put into inputs: words of the format."""
+    """Words of the format that mutations insert."""
     strategy: st.SearchStrategy[bytes] | None = None
-    """Inputs of the right shape, for Hypothesis."""
+    """Hypothesis strategy of inputs with a valid shape."""
     memory: int = 16 << 20
-    """Most bytes that one input may take."""
+    """Bound on the memory of an input, in bytes."""
     seconds: float = 5.0
-    """Longest time for one input; far more than any needs, for machines that are busy."""
+    """Bound on the seconds of an input; generous, for busy machines."""
     longest: int = 1 << 16
     """Bytes of the largest input."""
     enormous: Sequence[Callable[[], bytes]] = field(default=())
-    """Inputs beyond `longest`, each tried once."""
+    """Inputs larger than `longest`, each run once."""
 
 
 def pure(run: Run) -> Callable[[], AbstractContextManager[Run]]:
-    """Return the `open` of a target that needs nothing made for it."""
+    """Return the `open` of a target without set-up."""
     return lambda: nullcontext(run)
 
 
 def json_values(*, leaves: int = 20) -> st.SearchStrategy[object]:
-    """Any JSON, with numbers that no field can hold."""
+    """Return a strategy of any JSON, including numbers beyond every field's range."""
     numbers = st.integers() | st.sampled_from([2**63, 2**64, -(2**63) - 1, 1e308, 0.1, -0.0])
     return st.recursive(
         st.none() | st.booleans() | numbers | st.text(max_size=12),
@@ -52,7 +52,7 @@ def json_values(*, leaves: int = 20) -> st.SearchStrategy[object]:
 
 
 def objects(fields: dict[str, st.SearchStrategy[object]]) -> st.SearchStrategy[object]:
-    """Objects with some of these fields, each of its own kind or any other."""
+    """Return a strategy of objects with some of these fields, of the right or another type."""
     if not fields:
         return json_values(leaves=4)
     return st.fixed_dictionaries(
@@ -61,7 +61,7 @@ def objects(fields: dict[str, st.SearchStrategy[object]]) -> st.SearchStrategy[o
 
 
 def shape(example: object) -> st.SearchStrategy[object]:
-    """JSON like an example: some of its fields, of the same kinds or of others."""
+    """Return a strategy of JSON like an example: some of its fields, of the same or another type."""
     if isinstance(example, dict):
         return objects({name: shape(value) for name, value in example.items()})
     if isinstance(example, list):
@@ -70,7 +70,7 @@ def shape(example: object) -> st.SearchStrategy[object]:
 
 
 def encoded(values: st.SearchStrategy[object]) -> st.SearchStrategy[bytes]:
-    """JSON as bytes."""
+    """Encode a strategy of values as JSON."""
     return values.map(lambda value: json.dumps(value).encode())
 
 
@@ -79,4 +79,4 @@ NESTED: tuple[Callable[[], bytes], ...] = (
     lambda: b'{"a":' * 200_000,
     lambda: b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
 )
-"""JSON that is nested too deeply."""
+"""Too deeply nested JSON."""

@@ -1,4 +1,4 @@
-"""A short run of each fuzzer; `make fuzz` runs them for longer, and with enormous inputs. And that they find faults."""
+"""A short run of each fuzzer, and tests that fuzzers find faults. `make fuzz` runs longer, and with enormous inputs."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ _KEPT: list[int] = []
 
 @pytest.fixture(autouse=True)
 def _no_log_lines() -> Iterator[None]:
-    """Write no log, as `make fuzz` does: its time stamps keep memory of their own for some rounds."""
+    """Disable logs, like `make fuzz`: their time stamps keep memory for some rounds."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
@@ -31,7 +31,7 @@ def _no_log_lines() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_nothing_is_found(target: Target) -> None:
+def test_a_short_run_has_no_finding(target: Target) -> None:
     done = fuzz(target, seed=SEED, seconds=SECONDS, enormous=False)
 
     assert done.inputs > len(target.corpus)
@@ -49,7 +49,7 @@ def faulty() -> Target:
     return Target(name="faulty", corpus=[b"abcdef"], words=(b"x",), declared=(ValueError,), open=pure(_faulty))
 
 
-def test_an_error_that_is_not_declared_is_found_and_can_be_repeated(faulty: Target, tmp_path: Path) -> None:
+def test_an_undeclared_error_is_found_and_can_be_replayed(faulty: Target, tmp_path: Path) -> None:
     with pytest.raises(Finding) as first:
         fuzz(faulty, seed=1, seconds=60)
     with pytest.raises(Finding) as second:
@@ -95,7 +95,7 @@ def _failing_thread(_data: bytes) -> None:
     ],
     ids=["thread", "memory", "failing thread", "descriptor"],
 )
-def test_what_an_input_costs_is_found(run: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_exceeds_a_bound_is_found(run: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.accounting.SETTLE_SECONDS", 0.1)
     target = Target(name="costly", corpus=[b"large"], declared=(), open=pure(run))  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def test_memory_that_grows_with_new_inputs_is_found() -> None:
 
 
 class _EnoughError(Exception):
-    """All has been seen."""
+    """Enough inputs were seen."""
 
 
 def test_large_inputs_are_measured_with_few_starts_of_tracemalloc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,10 +152,10 @@ def test_hanging_path_is_reported_and_later_calls_fail_at_once(host_fs: HostFs, 
     [pending] = host_fs._pending.values()
     pending.began -= SECONDS
 
-    for _ in range(100):  # each of which would take as long
+    for _ in range(100):  # each would take as long
         with pytest.raises(DeadlineExceeded, match=f"{dead} has not answered"):
             host_fs.call(read, dead, path=str(dead), what="read", seconds=SECONDS)
-    wait_until(lambda: threads_of(host_fs.pid) > 1)  # it may not have come to the first one
+    wait_until(lambda: threads_of(host_fs.pid) > 1)  # it may not have reached the first
     assert threads_of(host_fs.pid) == 2
 
 
@@ -237,7 +237,7 @@ def test_unresponsive_process_is_replaced(host_fs: HostFs, monkeypatch: pytest.M
     stopped = host_fs.pid
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
     host_fs._heartbeat._answer_seconds = 0.2
-    later = Heartbeat(answer_seconds=3 * SECONDS)  # the one after it may be slow to start
+    later = Heartbeat(answer_seconds=3 * SECONDS)  # its successor may be slow to start
     monkeypatch.setattr(Heartbeat, "of_next", lambda _: later)
     os.kill(stopped, signal.SIGSTOP)
 
@@ -302,7 +302,7 @@ def test_a_stop_ends_process_threads_descriptors_and_calls(dead: Path) -> None:
         with pytest.raises(Unavailable):
             call.result(SECONDS)
     assert not Path(f"/proc/{pid}").exists()
-    wait_until(lambda: open_descriptors() <= before)  # a thread of an earlier test may have one for a moment
+    wait_until(lambda: open_descriptors() <= before)  # a thread of an earlier test may hold a descriptor for a moment
     with pytest.raises(Unavailable, match="the server is stopping"):
         host_fs.call(pid_of, path="p", what="pid")
 

@@ -51,7 +51,7 @@ def test_image_ref_is_the_first_digest_or_the_id() -> None:
     assert image_ref_of(record()) == ID
 
 
-def test_one_identity_everywhere(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_image_has_the_same_id_in_every_answer(rt: Runtime, engine: FakeEngine) -> None:
     engine.publish_image("r.example/app:1")
     pulled = pull_image(rt, image=pb.ImageSpec(image="r.example/app:1"), auth=None)
     sandbox = ready_pod(rt)

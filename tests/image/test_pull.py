@@ -32,7 +32,7 @@ SNAPSHOTTER = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
 BEGUN = PullProgress(status=f"Pulling from {APP}")
-"""What the fake Engine says, too; said twice, it is no progress."""
+"""The fake Engine's message too; a repeated message is no progress."""
 RETRYING = PullProgress(id="a", status="Retrying in 5 seconds")
 
 
@@ -109,7 +109,7 @@ def callers(rt: Runtime) -> Callers:
     return Callers(rt)
 
 
-# --- what is pulled ---------------------------------------------------------------------------------------
+# --- pulled references -------------------------------------------------------------------------------------
 
 
 def test_pull_returns_the_id_and_updates_the_view(rt: Runtime, engine: FakeEngine) -> None:
@@ -402,7 +402,7 @@ def test_pull_survives_tolerated_silence(
 
 
 class Moving(ProgressClock):
-    """Pulls of which a single one makes progress."""
+    """Pulls that share a download; only one of them makes progress."""
 
     @property
     def at(self) -> float:

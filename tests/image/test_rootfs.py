@@ -1,4 +1,4 @@
-"""Inspections of images: what they read, and that they leave nothing behind."""
+"""Inspections of images: the files that they read, and their cleanup."""
 
 import io
 import itertools

@@ -1,4 +1,4 @@
-"""What the server has of a kubelet's metrics of pods, beside those of cAdvisor, as a kubelet has served both."""
+"""The server's pod metrics compared with cAdvisor's, as recorded from a kubelet with both."""
 
 import re
 from pathlib import Path
@@ -17,18 +17,18 @@ BOTH = [(series, cadvisor, server) for series, cadvisor, server in KEPT if cadvi
 @pytest.mark.parametrize(
     ("series", "cadvisor", "server"), BOTH, ids=[f"{each[0].metric}-{each[0].of}" for each in BOTH]
 )
-def test_labels_are_those_of_cadvisor(series: Series, cadvisor: tuple[str, ...], server: tuple[str, ...]) -> None:
+def test_labels_equal_cadvisors(series: Series, cadvisor: tuple[str, ...], server: tuple[str, ...]) -> None:
     assert server == cadvisor, series
 
 
-def test_the_server_describes_what_was_served() -> None:
+def test_the_server_describes_every_served_metric() -> None:
     described = {metric.name: tuple(sorted((*BASE_LABELS, *metric.labels))) for metric in EVERY}
     served = {series.metric: server for series, _, server in KEPT if series.of in OF_PODS and server is not None}
     assert len(served) > 40
     assert served.items() <= described.items()
 
 
-def test_the_page_names_what_is_missing() -> None:
+def test_the_page_names_missing_metrics() -> None:
     there = {metric.name for metric in EVERY}
     there |= {series.metric for series, _, server in KEPT if server is not None}
     of_node = {series.metric for series, _, _ in KEPT} - {series.metric for series, _, _ in KEPT if series.of != "node"}
@@ -38,11 +38,11 @@ def test_the_page_names_what_is_missing() -> None:
     paragraph = PAGE.partition("takes from cAdvisor these are missing")[2]
     named = set(re.findall(r"`(\w+)`", paragraph.partition("\n\n")[0]))
 
-    # Disks of the node as a whole go with its other series.
+    # Disks of the whole node are counted with the node's other series.
     assert named == missing - (of_node - unlabelled)
 
 
-def test_series_differ_by_what_they_are_of() -> None:
+def test_series_are_told_apart_by_their_subject() -> None:
     text = """# TYPE a counter
 a{container="main",image="i",namespace="n"} 1
 a{container="",image="p",namespace="n"} 1

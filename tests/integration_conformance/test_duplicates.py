@@ -14,7 +14,7 @@ NAME = "k8s_main_pod_ns_uid_0"
 
 
 class Api:
-    """Docker, for which these containers run."""
+    """A Docker API where these containers run."""
 
     def __init__(self, *, running: str = "ab", streams: Iterable[Iterator[dict[str, Any]]] = ()) -> None:
         self._running = running
@@ -42,34 +42,34 @@ def _event(action: str, container: str, name: str = NAME) -> dict[str, Any]:
     return {"Action": action, "Actor": {"ID": container * 64, "Attributes": {"name": name}}}
 
 
-def test_two_live_containers_of_one_name_are_duplicates() -> None:
+def test_two_live_containers_of_a_name_are_duplicates() -> None:
     watch = _watch()
     watch.take([_event("start", "a"), _event("start", "b", f"{NAME}_1f2e")])
     assert watch.duplicates == [f"{NAME[:-2]}: {'b' * 12} was started while {'a' * 12} ran"]
 
 
-def test_so_is_the_next_attempt_while_the_one_before_runs() -> None:
+def test_a_next_attempt_is_a_duplicate_while_the_last_runs() -> None:
     watch = _watch()
     watch.take([_event("start", "a"), _event("start", "b", NAME[:-1] + "1")])
     assert len(watch.duplicates) == 1
 
 
 @pytest.mark.parametrize("before", ["e", "z"], ids=["ended", "removed"])
-def test_one_whose_end_docker_reports_late_is_right(before: str) -> None:
+def test_a_container_whose_exit_docker_reports_late_is_no_duplicate(before: str) -> None:
     watch = _watch()
     watch.take([_event("start", before), _event("start", "b", NAME[:-1] + "1")])
     assert watch.duplicates == []
 
 
-def test_one_after_the_other_is_right() -> None:
+def test_consecutive_containers_of_a_name_are_no_duplicates() -> None:
     watch = _watch()
     watch.take([_event("start", "a"), _event("die", "a"), _event("start", "b", NAME[:-1] + "1")])
     assert watch.duplicates == []
     assert watch.starts == 2
 
 
-def test_a_new_stream_brings_what_came_since_and_nothing_twice() -> None:
-    """Docker gives the events from a whole second on."""
+def test_a_new_stream_continues_without_repeating_events() -> None:
+    """Docker returns events from the start of a second."""
     before, since = (
         {**_event(action, name), "timeNano": time.time_ns() + number}
         for number, (action, name) in enumerate([("start", "a"), ("die", "a")], start=SECOND)
@@ -83,19 +83,19 @@ def test_a_new_stream_brings_what_came_since_and_nothing_twice() -> None:
     assert watch.starts == 2
 
 
-def test_the_end_of_an_older_one_is_not_the_end_of_the_newer() -> None:
+def test_the_exit_of_an_older_container_does_not_end_the_newer() -> None:
     watch = _watch()
     watch.take([_event("start", "a"), _event("start", "b"), _event("die", "a"), _event("start", "c")])
     assert len(watch.duplicates) == 2
 
 
-def test_names_of_others_do_not_count() -> None:
+def test_containers_of_others_are_ignored() -> None:
     assert identity("registry") == ""
     assert identity("k8s_short") == ""
     assert identity(f"{NAME}_suffix") == NAME[:-2]
 
 
-def test_a_kubelet_that_asks_for_what_runs_is_seen_in_its_log() -> None:
+def test_a_kubelets_duplicate_create_is_found_in_its_log() -> None:
     failed = (
         'E1 remote_runtime.go:410] "CreateContainer in sandbox from runtime service failed" err="rpc error: code = '
     )

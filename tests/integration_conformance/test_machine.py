@@ -19,7 +19,7 @@ def git(repository: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_result_that_was_kept_is_no_change_of_the_program(repository: Path) -> None:
+def test_a_kept_result_does_not_count_as_a_changed_program(repository: Path) -> None:
     program, result = repository / "shim.py", repository / "integration/conformance/results/a.json"
     result.parent.mkdir(parents=True)
     for path in (program, result):

@@ -1,4 +1,4 @@
-"""What is kept of a session of pytest."""
+"""Recorded outcomes of a pytest session."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ def _session(tmp_path: Path, *more: str) -> tuple[Run, ...]:
     return runs
 
 
-def test_a_run_is_that_of_its_engine(session: tuple[Run, ...]) -> None:
+def test_each_engine_has_a_run(session: tuple[Run, ...]) -> None:
     (run,) = session
     assert (run.suite, run.version, run.engine, run.docker) == (SUITE_OF_TESTS, __version__, "28", "28.5.2")
     assert (run.machine.cgroup, run.machine.driver) == ("v2", "systemd")
@@ -125,14 +125,14 @@ def test_the_worst_part_of_each_test_is_kept(session: tuple[Run, ...]) -> None:
     ]
 
 
-def test_what_was_not_reached_is_skipped(tmp_path: Path) -> None:
+def test_tests_that_did_not_run_are_skipped(tmp_path: Path) -> None:
     (run,) = _session(tmp_path, "--maxfail=1")
     assert (run.count("passed"), run.count("failed")) == (1, 1)
     assert {case.reason for case in run.cases if case.state == "skipped"} == {NOT_REACHED}
     assert run.count("skipped") == 4
 
 
-def test_what_was_shown_outlives_an_end_without_a_word(tmp_path: Path) -> None:
+def test_outcomes_survive_a_killed_session(tmp_path: Path) -> None:
     (run,) = _session(tmp_path, "--killed")
     assert {case.name.partition("::")[2]: case.state for case in run.cases if case.reason != NOT_REACHED} == {
         "test_good[28]": "passed",

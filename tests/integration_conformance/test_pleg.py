@@ -1,4 +1,4 @@
-"""What a kubelet says of its streams of events."""
+"""A kubelet's metrics of its event streams."""
 
 import pytest
 

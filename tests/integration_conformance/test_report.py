@@ -46,7 +46,7 @@ def test_a_file_of_another_shape_is_refused_by_the_name_of_the_field(tmp_path: P
         read(tmp_path / "r.json")
 
 
-def test_runs_of_the_same_have_the_same_file() -> None:
+def test_repeated_runs_have_the_same_file() -> None:
     assert file_name(_run(date="2026-12-24")) == file_name(_run())
     assert file_name(_run()) == "kubelet_1.36.2_28_cgroup-v1-cgroupfs_python-3.11_amd64.json"
     assert file_name(_run(gates="A=true,B=false")).startswith("kubelet_1.36.2_A-true-B-false_28_")
@@ -69,7 +69,7 @@ def test_times_are_a_line_for_each_case() -> None:
     ]
 
 
-def test_progress_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter([0.0, 1.0, 11.0, 12.0, 22.0])
     progress = Progress("critest", now=lambda: next(clock))
     for word in ("one", "two", "three", "four"):
@@ -98,19 +98,19 @@ def test_cases_are_read_from_ginkgos_report() -> None:
     )
 
 
-def test_a_case_that_failed_for_what_the_machine_lacks_was_skipped() -> None:
+def test_a_case_that_failed_for_a_missing_feature_of_the_machine_is_skipped() -> None:
     message = "start container 1: unable to apply caps: operation not permitted"
     assert case("privileged", "failed", 1.0, message).state == "skipped"
     assert "lacks a capability" in case("privileged", "failed", 1.0, message).reason
     assert case("other", "failed", 1.0, "permission denied") == Case("other", "failed", 1.0, "permission denied")
 
 
-def test_a_report_that_is_none_is_an_error() -> None:
+def test_a_malformed_report_is_an_error() -> None:
     with pytest.raises(NodeError, match="read critest's report"):
         cases_of(b"{")
 
 
-def test_the_page_has_a_cell_for_each_engine_and_says_what_was_not_run() -> None:
+def test_the_page_has_a_cell_for_each_engine_and_names_missing_runs() -> None:
     critest = _run(suite="critest", version="1.36.0", engine="20.10")
     lines = page([_run(), _run(date="2026-01-01"), critest]).splitlines()
     cells = "not run | not run | 2026-11-23: 1 of 2 | not run | not run"
@@ -126,7 +126,7 @@ def test_the_page_has_a_cell_for_each_engine_and_says_what_was_not_run() -> None
     assert any(line.startswith("| Kubernetes 1.36.2 | 28.5.2 (0123456789ab) | etcd 3.5.30 |") for line in lines)
 
 
-def test_pods_that_crash_have_a_table_with_what_was_counted() -> None:
+def test_crashing_pods_have_a_table_with_counts() -> None:
     cases = (
         Case("pods that crash", "passed", 3605.0),
         Case("no two live containers of one name", "passed", 0, "2400 containers were started"),
@@ -139,7 +139,7 @@ def test_pods_that_crash_have_a_table_with_what_was_counted() -> None:
     assert row in text.partition("## Pods that crash")[2].splitlines()
 
 
-def test_tests_of_our_own_have_a_table_without_gates() -> None:
+def test_the_projects_tests_have_a_table_without_gates() -> None:
     v2 = Machine(cgroup="v2", driver="cgroupfs", python="3.11", architecture="amd64")
     text = page([_run(suite="tests", version="0.1.0", machine=v2, binaries={})])
     table = text.partition("## Tests")[2].partition("## Not run")[0].splitlines()
@@ -149,7 +149,7 @@ def test_tests_of_our_own_have_a_table_without_gates() -> None:
     assert "| control groups v2, driver cgroupfs | not run | not run |" in text.splitlines()
 
 
-def test_of_two_runs_of_a_cell_the_newer_counts() -> None:
+def test_the_newer_of_two_runs_of_a_cell_counts() -> None:
     older, newer = _run(date="2026-01-01"), _run(date="2026-11-23")
     assert newest([newer, older]) == [newer]
 

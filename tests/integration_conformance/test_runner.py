@@ -1,9 +1,9 @@
-"""What is published of a scenario that has failed."""
+"""Published failures of scenarios."""
 
 from integration.conformance.runner import last_calls
 
 
-def test_a_failure_names_files_as_the_repository_has_them() -> None:
+def test_a_failure_names_files_relative_to_the_repository() -> None:
     try:
         raise AssertionError
     except AssertionError as failure:

@@ -1,4 +1,4 @@
-"""What is in a picture."""
+"""Readers of the dashboard's SVG pictures."""
 
 from xml.etree import ElementTree as ET
 
@@ -10,6 +10,6 @@ def texts(svg: str) -> list[str]:
 
 
 def lines(svg: str) -> list[str]:
-    """The paths of series, without those of the legend."""
+    """Return the paths of series, without the legend's."""
     found = [each.attrib for each in ET.fromstring(svg).iter(f"{SVG}path")]
     return [each["d"] for each in found if each["class"].startswith("l ") and not each["d"].endswith("h14")]

@@ -1,4 +1,4 @@
-"""How lines and numbers are drawn."""
+"""Drawing of lines and numbers."""
 
 import re
 
@@ -23,7 +23,7 @@ def drawn(made: Panel, *series: Series) -> str:
     return picture(Row("R", [made]), found)
 
 
-def test_a_line_has_gaps_and_a_point_for_a_value_alone() -> None:
+def test_a_line_has_gaps_and_points_for_isolated_values() -> None:
     svg = drawn(panel("timeseries"), Series({"a": "<x>", "b": "y"}, [1, 2, None, 3, None]))
 
     [line] = lines(svg)
@@ -32,7 +32,7 @@ def test_a_line_has_gaps_and_a_point_for_a_value_alone() -> None:
 
 
 @pytest.mark.parametrize(("values", "shown"), [([0, 1], "up"), ([1, 0, None], "down")])
-def test_a_number_is_the_last_one_as_the_panel_maps_it(values: list[float | None], shown: str) -> None:
+def test_a_number_panel_shows_the_mapped_last_value(values: list[float | None], shown: str) -> None:
     mapped = {"0": {"text": "down", "color": "red"}, "1": {"text": "up", "color": "green"}}
     svg = drawn(panel("stat", mappings=[{"type": "value", "options": mapped}]), Series({}, values))
 

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard are those of what was recorded, and no panel of it is empty."""
+"""The pictures of the dashboard agree with the recording, and no panel is empty."""
 
 import re
 
@@ -27,7 +27,7 @@ def recorded() -> Recording:
 
 
 @ROWS
-def test_a_picture_is_what_was_recorded(row: Row, recorded: Recording) -> None:
+def test_a_picture_agrees_with_the_recording(row: Row, recorded: Recording) -> None:
     text = (PICTURES / row.file).read_text()
 
     assert text == picture(row, recorded), "run make dashboard-pictures"
@@ -75,7 +75,7 @@ def test_a_picture_has_each_panel_and_each_series(row: Row, recorded: Recording)
     assert len(lines(svg)) == len(named)
 
 
-def test_what_is_kept_is_small_and_of_no_machine(recorded: Recording) -> None:
+def test_the_recording_is_small_and_names_no_machine(recorded: Recording) -> None:
     text = RECORDED.read_text()
     labels = [series.labels for found in recorded.queries.values() for series in found]
 

@@ -1,4 +1,4 @@
-"""Recordings are kept as they are, and queries asked without what only Grafana knows."""
+"""Storage of recordings, and replacement of Grafana's variables in queries."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from integration.dashboard import recording
 from integration.dashboard.recording import Event, Recording, Series, load, queries
 
 
-def test_what_is_saved_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_recording_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Recording(
         docker="1",
         prometheus="2",

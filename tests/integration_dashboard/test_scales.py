@@ -1,4 +1,4 @@
-"""Values in their units, and axes that have room for them."""
+"""Formatting of values with units, and marks of axes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The picture of a terminal: lines in their order, at their moments, as valid XML."""
+"""The picture of a terminal: lines in order, at their times, as valid XML."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rows(svg: str) -> list[tuple[str, float]]:
-    """Return each line with the second at which it appears."""
+    """Return each line with its time of appearance in seconds."""
     found = []
     for text in ET.fromstring(svg).findall(f"{SVG}text")[1:]:
         animation = text.find(f"{SVG}animate")
@@ -34,7 +34,7 @@ def test_lines_appear_in_their_order_and_long_pauses_are_short() -> None:
     assert 0.4 < moments[4] - moments[3] < 0.6
 
 
-def test_it_records_what_comes_and_shows_it(tmp_path: Path) -> None:
+def test_standard_input_is_recorded_and_printed(tmp_path: Path) -> None:
     path = tmp_path / "demo.svg"
     command = [sys.executable, "-m", "integration.demo_picture", str(path)]
     shown = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, check=True).stdout

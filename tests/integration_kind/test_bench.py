@@ -25,7 +25,7 @@ exit "$STATUS"
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """The environment of a `kind` that announces steps as the real one does."""
+    """The environment of a fake `kind` that prints steps like the real program."""
     (tmp_path / "kind").write_text(KIND)
     (tmp_path / "kind").chmod(0o755)
     return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
@@ -43,7 +43,7 @@ def test_each_step_of_kind_is_timed(environ: dict[str, str]) -> None:
     assert all(seconds >= 0 for seconds in cluster.steps.values())
 
 
-def test_what_kind_says_at_a_failure_is_told(environ: dict[str, str]) -> None:
+def test_an_error_has_the_output_of_kind(environ: dict[str, str]) -> None:
     with pytest.raises(NodeError, match=r"(?s)^kind create cluster --name test: exit status 3\n.*\nERROR: no disk$"):
         made(environ, STATUS="3", SAID="ERROR: no disk").create()
 

@@ -12,7 +12,7 @@ from integration.node.commands import NodeError
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A directory with docker and kubectl, and no kind."""
+    """A directory with docker and kubectl, without kind."""
     for name in ("docker", "kubectl"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")
         (tmp_path / name).chmod(0o755)
@@ -59,7 +59,7 @@ def test_make_says_what_is_missing_before_it_makes_anything(programs: Path, tmp_
     assert [path.name for path in checkout.iterdir()] == ["Makefile"]
 
 
-def test_the_builder_is_the_one_that_docker_has(programs: Path) -> None:
+def test_the_demo_uses_the_builder_that_docker_has(programs: Path) -> None:
     """With DOCKER_BUILDKIT=1, a docker without the plugin buildx refuses to build."""
     (programs / "docker").write_text(f"#!/bin/sh\n/usr/bin/env >{programs}/environ\nexit 3\n")
     done = subprocess.run(
@@ -84,7 +84,7 @@ WHEELS = ("grpcio-1.whl", "pydockershim-0.whl")
 
 
 class Recorded(Steps):
-    """Writes down what would run."""
+    """Records commands instead of running them."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -96,7 +96,7 @@ class Recorded(Steps):
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["with a network", "with wheels"])
-def test_wheels_that_are_given_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+def test_given_wheels_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     monkeypatch.setattr(demo, "_WHEELS", tmp_path / "built")
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -110,10 +110,10 @@ def test_wheels_that_are_given_need_no_network(tmp_path: Path, monkeypatch: pyte
         f"docker build --target kind-node --build-arg NODE=n:1 {alone}--tag pydockershim/node ."
     )
     assert sorted(path.name for path in (tmp_path / "built").glob("*")) == (list(WHEELS) if given else [])
-    assert ("pip" in [word for words in steps.ran for word in words]) is not given  # which fetches setuptools
+    assert ("pip" in [word for words in steps.ran for word in words]) is not given  # pip fetches setuptools
 
 
-def test_wheels_without_ours_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_without_the_servers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_WHEELS", tmp_path / "built")
     with pytest.raises(NodeError, match=f"^{tmp_path} has no wheel of pydockershim: pip wheel --wheel-dir"):
         build_image(Recorded(), node="n:1", wheels=tmp_path)

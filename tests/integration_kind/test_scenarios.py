@@ -8,11 +8,11 @@ OVERLAY = {"DriverStatus": [["Backing Filesystem", "extfs"]]}
 CONTAINERD = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
 
 
-def test_what_is_left_out_is_there_to_be_left_out() -> None:
+def test_each_excluded_scenario_exists() -> None:
     assert {each.name for each in chosen("")} >= LEFT_OUT
 
 
-def test_the_rest_runs_but_for_what_disturbs_the_node() -> None:
+def test_scenarios_that_disturb_the_node_do_not_run() -> None:
     names = {each.name for each in chosen(selected())}
 
     assert names == {each.name for each in chosen("") if not each.alone} - LEFT_OUT
@@ -28,10 +28,10 @@ def test_the_rest_runs_but_for_what_disturbs_the_node() -> None:
         ({"DriverStatus": None}, "28.0.0", "28"),
     ],
 )
-def test_results_of_a_node_are_those_of_its_engine(info: dict[str, object], version: str, name: str) -> None:
+def test_results_of_a_node_are_filed_under_its_engine(info: dict[str, object], version: str, name: str) -> None:
     assert engine_name(info, version) == name
 
 
-def test_results_of_an_engine_that_has_no_column_are_not_filed() -> None:
+def test_results_of_an_engine_without_a_column_are_not_filed() -> None:
     with pytest.raises(NodeError, match=r"Docker 27\.1\.0 is none of"):
         engine_name(OVERLAY, "27.1.0")

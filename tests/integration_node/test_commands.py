@@ -7,7 +7,7 @@ from integration.node import commands
 from integration.node.commands import NodeError, exit_status, run, step
 
 
-def test_run_returns_what_the_command_prints() -> None:
+def test_run_returns_the_output_of_the_command() -> None:
     assert run(["sh", "-c", "echo $GREETING"], timeout=10, env={"GREETING": "hello"}) == "hello\n"
 
 
@@ -20,7 +20,7 @@ def test_run_returns_what_the_command_prints() -> None:
     ],
     ids=["missing", "fails", "slow"],
 )
-def test_run_reports_what_went_wrong(argv: list[str], message: str) -> None:
+def test_run_reports_the_failure_of_a_command(argv: list[str], message: str) -> None:
     with pytest.raises(NodeError, match=message):
         run(argv, timeout=10 if argv[0] != "sleep" else 0.1)
 

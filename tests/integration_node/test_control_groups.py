@@ -31,7 +31,9 @@ def test_slices_are_left_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("hierarchy", ["", "cpu/"], ids=["version 2", "version 1"])
-def test_control_groups_go_with_their_box(hierarchy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_groups_are_removed_with_their_box(
+    hierarchy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_groups, "_ROOT", tmp_path)
     kept = tmp_path / hierarchy / "kubepods/pod"
     for directory in (kept, tmp_path / hierarchy / "parent/pod/container"):
@@ -43,7 +45,7 @@ def test_control_groups_go_with_their_box(hierarchy: str, tmp_path: Path, monkey
     assert not (tmp_path / hierarchy / "parent").exists()
 
 
-def test_only_control_groups_of_dead_boxes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_control_groups_of_dead_boxes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_groups, "_ROOT", tmp_path)
     living, dead = tmp_path / f"pydockershim-test-{os.getpid()}", tmp_path / "pydockershim-test-99999999"
     living.mkdir()
@@ -55,7 +57,7 @@ def test_only_control_groups_of_dead_boxes_are_swept(tmp_path: Path, monkeypatch
     assert control_groups.parent_here("cgroupfs") == f"/{living.name}"
 
 
-def test_isolated_runs_that_this_process_has_started_are_found_by_their_control_groups(
+def test_isolated_runs_of_this_process_are_found_by_their_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_groups, "_ROOT", tmp_path)

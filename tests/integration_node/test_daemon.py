@@ -39,7 +39,7 @@ def test_a_program_that_never_answers_is_killed(tmp_path: Path) -> None:
     assert not made.running
 
 
-def test_stop_lets_the_program_end_itself(tmp_path: Path) -> None:
+def test_stop_lets_the_program_exit_by_itself(tmp_path: Path) -> None:
     made = daemon(tmp_path, "trap 'echo bye; exit 0' TERM; touch $HERE/flag; while :; do sleep 0.05; done")
     made.start(ready=(tmp_path / "flag").exists, timeout=10)
 
@@ -48,7 +48,7 @@ def test_stop_lets_the_program_end_itself(tmp_path: Path) -> None:
     assert made.log_tail() == "bye"
 
 
-def test_stop_kills_a_program_that_will_not_end(tmp_path: Path) -> None:
+def test_stop_kills_a_program_that_does_not_exit(tmp_path: Path) -> None:
     made = daemon(tmp_path, "trap '' TERM; touch $HERE/flag; while :; do sleep 0.05; done")
     made.start(ready=(tmp_path / "flag").exists, timeout=10)
 

@@ -18,7 +18,7 @@ def binaries(tmp_path: Path) -> list[Path]:
     return [tmp_path / "missing", directory]
 
 
-def test_an_engine_writes_below_its_home_only(tmp_path: Path, binaries: list[Path]) -> None:
+def test_an_engine_writes_only_below_its_home(tmp_path: Path, binaries: list[Path]) -> None:
     home = tmp_path / "home"
     engine = Engine(
         "28",
@@ -36,7 +36,7 @@ def test_an_engine_writes_below_its_home_only(tmp_path: Path, binaries: list[Pat
     assert settings["features"] == {"containerd-snapshotter": True}
 
 
-def test_the_first_program_of_a_name_is_taken(binaries: list[Path]) -> None:
+def test_the_first_program_with_a_name_is_used(binaries: list[Path]) -> None:
     assert program("dockerd", binaries) == binaries[1] / "dockerd"
 
 
@@ -102,7 +102,7 @@ def engine_whose_first_start_fails(tmp_path: Path, reason: str) -> Engine:
     return Engine("28", binaries=[tmp_path], home=home, cgroup_driver="cgroupfs", cgroup_parent="/run")
 
 
-def test_a_dockerd_that_has_given_up_on_a_slow_containerd_is_started_again(tmp_path: Path) -> None:
+def test_a_dockerd_that_gave_up_on_a_slow_containerd_is_restarted(tmp_path: Path) -> None:
     engine = engine_whose_first_start_fails(tmp_path, "timeout waiting for containerd to start")
     engine.start()
     try:
@@ -111,7 +111,7 @@ def test_a_dockerd_that_has_given_up_on_a_slow_containerd_is_started_again(tmp_p
         engine.stop()
 
 
-def test_a_dockerd_that_ends_for_another_reason_is_not_started_again(tmp_path: Path) -> None:
+def test_a_dockerd_that_exits_for_another_reason_is_not_restarted(tmp_path: Path) -> None:
     engine = engine_whose_first_start_fails(tmp_path, "address already in use")
     with pytest.raises(NodeError, match="address already in use"):
         engine.start()

@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[2]
         ("chaos/test_chaos.py", ("28-containerd",)),
     ],
 )
-def test_a_file_is_run_on_what_it_or_its_folder_says(path: str, engines: tuple[str, ...]) -> None:
+def test_a_file_runs_on_the_engines_of_its_entry_or_its_folders(path: str, engines: tuple[str, ...]) -> None:
     assert set(engines_of(PurePath(path))) == set(engines)
 
 
-def test_what_is_said_of_files_is_said_of_files_that_are_there() -> None:
+def test_each_entry_is_of_an_existing_file() -> None:
     assert [place for place in ENGINES_OF if not (ROOT / "integration" / place).exists()] == []
     assert [place for place in side_by_side.SECONDS if not (ROOT / place).exists()] == []

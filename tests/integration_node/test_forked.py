@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made.kill()
 
 
-def test_it_is_a_process_of_its_own_with_its_log_and_environment(
+def test_a_forked_server_is_a_process_with_its_log_and_environment(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.start()
@@ -47,7 +47,7 @@ def test_it_is_a_process_of_its_own_with_its_log_and_environment(
     assert b"SET_LATER=for others" not in passed_on
 
 
-def test_its_parent_has_loaded_the_program(server: Server) -> None:
+def test_the_parent_of_a_forked_server_has_loaded_the_program(server: Server) -> None:
     server.start()
 
     parent = int(Path(f"/proc/{server.daemon.pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -55,7 +55,7 @@ def test_its_parent_has_loaded_the_program(server: Server) -> None:
     assert "grpc/_cython" in Path(f"/proc/{parent}/maps").read_text()
 
 
-def test_a_run_ends_also_with_one_that_is_stopped(tmp_path: Path) -> None:
+def test_a_run_ends_although_a_forked_server_is_stopped(tmp_path: Path) -> None:
     script = f"""
 import signal
 from pathlib import Path
@@ -70,12 +70,12 @@ print(made.daemon.pid)
     assert not Path(f"/proc/{int(ended.stdout)}").exists()
 
 
-def test_one_with_a_program_of_its_own_is_not_forked(tmp_path: Path) -> None:
+def test_a_server_with_another_program_is_not_forked(tmp_path: Path) -> None:
     with pytest.raises(NodeError, match="neither a program nor a network namespace"):
         Server({}, socket=tmp_path / "cri.sock", log=tmp_path / "log", program=("pydockershim",), forked=True)
 
 
-def test_it_is_stopped_also_when_frozen_and_starts_again(server: Server) -> None:
+def test_a_frozen_forked_server_is_stopped_and_can_be_restarted(server: Server) -> None:
     server.start()
     server.daemon.signal(signal.SIGSTOP)
     server.stop()
@@ -88,7 +88,7 @@ def test_it_is_stopped_also_when_frozen_and_starts_again(server: Server) -> None
     assert server.socket.exists()
 
 
-def test_one_that_ends_at_once_is_reported_with_its_log(server: Server, tmp_path: Path) -> None:
+def test_a_forked_server_that_exits_at_once_is_reported_with_its_log(server: Server, tmp_path: Path) -> None:
     tmp_path.joinpath("root").write_text("no directory")
 
     with pytest.raises(NodeError, match=r"it ended\n(?s:.)*root"):

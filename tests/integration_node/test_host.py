@@ -15,7 +15,7 @@ from integration.node.host import Undo
     [([{"type": "bridge", "bridge": "pods0"}], "pods0"), ([{"type": "loopback"}, {"type": "bridge"}], "cni0")],
     ids=["named", "default"],
 )
-def test_the_bridge_of_a_configuration_list(plugins: list[dict[str, str]], expected: str) -> None:
+def test_the_bridge_is_read_from_a_configuration_list(plugins: list[dict[str, str]], expected: str) -> None:
     assert host.bridge_of(json.dumps({"plugins": plugins}).encode()) == expected
 
 
@@ -28,7 +28,7 @@ def test_a_configuration_list_without_a_bridge_is_an_error() -> None:
         host.bridge_of(b'{"plugins": [{"type": "ptp"}]}')
 
 
-def test_a_process_is_known_by_its_start_time() -> None:
+def test_a_process_is_identified_by_its_start_time() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
         assert host.started_at(child.pid) >= host.started_at(os.getpid()) > 0
@@ -38,7 +38,7 @@ def test_a_process_is_known_by_its_start_time() -> None:
     assert host.started_at(child.pid) == 0
 
 
-def test_release_takes_back_what_was_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_undoes_the_recorded_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, conf = tmp_path / "record.json", tmp_path / "10-bridge.conflist"
     monkeypatch.setattr(host, "_RECORD", record)
     conf.write_text("{}")
@@ -52,11 +52,13 @@ def test_release_takes_back_what_was_written_down(tmp_path: Path, monkeypatch: p
     assert not record.exists()
 
 
-def test_release_spares_a_process_that_only_has_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_does_not_kill_another_process_with_the_same_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host, "_RECORD", tmp_path / "record.json")
     Undo(dockerd=os.getpid(), dockerd_started=1).save()
 
-    host.release()  # would end this very test
+    host.release()  # would end this test
 
     assert not (tmp_path / "record.json").exists()
 
@@ -71,7 +73,7 @@ def test_release_spares_a_process_that_only_has_the_same_id(tmp_path: Path, monk
     ],
     ids=["nothing", "bookkeeping", "a lease", "a file of others"],
 )
-def test_directories_without_anything_in_use_go(files: list[str], left: list[str], tmp_path: Path) -> None:
+def test_directories_without_files_in_use_are_removed(files: list[str], left: list[str], tmp_path: Path) -> None:
     place = tmp_path / "cni"
     (place / "pods").mkdir(parents=True)
     for name in files:

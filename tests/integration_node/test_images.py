@@ -25,7 +25,7 @@ IMAGE = Image(
 
 def members(archive: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        return {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}  # type: ignore[union-attr]  # regular files have content
+        return {entry.name: tar.extractfile(entry).read() for entry in tar if entry.isfile()}  # type: ignore[union-attr]  # a regular file has content
 
 
 def test_an_archive_names_its_parts_by_their_digests() -> None:
@@ -61,7 +61,7 @@ def test_a_foreign_reference_keeps_its_registry() -> None:
     assert json.loads(parts["manifest.json"])[0]["RepoTags"] == ["registry.k8s.io/pause:3.10.2"]
 
 
-def test_busybox_is_there_under_all_its_names(tmp_path: Path) -> None:
+def test_busybox_is_in_the_image_under_all_its_names(tmp_path: Path) -> None:
     fake = tmp_path / "busybox"
     fake.write_text("#!/bin/sh\nprintf 'busybox\\nls\\nsh\\n'\n")
     fake.chmod(0o755)
@@ -84,13 +84,15 @@ def test_without_a_compiler_pause_is_a_shell_script(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler here")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
-def test_the_compiled_pause_ends_when_asked_to(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_compiled_pause_exits_on_its_signals(number: signal.Signals, tmp_path: Path) -> None:
     [file] = images.pause_image(tmp_path / "unused").files
     program = tmp_path / "pause"
     program.write_bytes(file.content)
     program.chmod(0o755)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])  # inherited: kept for it until it asks
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, [number]
+    )  # inherited: the signal stays pending until pause waits for it
     try:
         child = subprocess.Popen([program])
     finally:

@@ -41,7 +41,7 @@ def test_a_directory_and_a_file_bound_on_themselves_are_unmounted(directory: Pat
     assert mounts_below(directory) == []
 
 
-def test_what_another_mount_hides_is_unmounted_after_it(directory: Path) -> None:
+def test_a_hidden_mount_is_unmounted_after_the_mount_above_it(directory: Path) -> None:
     tmpfs(directory)
     tmpfs(directory / "below")
     tmpfs(directory)
@@ -53,7 +53,7 @@ def test_what_another_mount_hides_is_unmounted_after_it(directory: Path) -> None
     assert mounts_below(directory) == []
 
 
-def test_a_newer_mount_that_an_older_one_was_moved_over_goes_after_it(directory: Path) -> None:
+def test_a_mount_below_an_older_moved_mount_is_unmounted_after_it(directory: Path) -> None:
     older, newer = directory / "older", directory / "newer"
     mount("--bind", directory, directory)
     mount("--make-private", directory)
@@ -66,7 +66,7 @@ def test_a_newer_mount_that_an_older_one_was_moved_over_goes_after_it(directory:
     assert mounts_below(newer) == []
 
 
-def test_what_is_hidden_from_outside_of_the_directory_is_left(directory: Path) -> None:
+def test_a_mount_hidden_from_outside_of_the_directory_is_left(directory: Path) -> None:
     tmpfs(directory / "deep")
     tmpfs(directory)
     hidden = mounts_below(directory)[0]
@@ -87,7 +87,7 @@ def test_other_mounts_stay(directory: Path, tmp_path: Path) -> None:
     unmount_all(directory)
 
 
-def test_what_is_in_use_is_named_or_abandoned(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_in_use_is_named_or_detached(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_IN_USE_SECONDS", 0.0)
     tmpfs(directory)
     with (directory / "file").open("w"):

@@ -3,7 +3,7 @@ from pathlib import Path
 from integration.networks import reserved
 
 
-def test_what_plugins_are_just_making_or_releasing_is_no_reservation(tmp_path: Path) -> None:
+def test_a_reservation_that_a_plugin_is_writing_or_deleting_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "10.0.0.2").write_text("one\neth0")
     (tmp_path / "fd00::2").write_text("one\r\neth0")
     (tmp_path / "10.0.0.3").write_text("")

@@ -32,9 +32,7 @@ def test_a_machine_without_a_debian_mirror_is_an_error(targets: str) -> None:
 
 
 @pytest.mark.parametrize("keyring", [True, False], ids=["keyring", "trusted keys"])
-def test_a_source_is_checked_with_debians_own_keys(
-    keyring: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_is_checked_with_debians_keys(keyring: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "keys.gpg"
     if keyring:
         file.touch()
@@ -46,7 +44,7 @@ def test_a_source_is_checked_with_debians_own_keys(
     assert line == f"deb {options}http://mirror.example/debian/ testing main\n"
 
 
-def test_the_private_configuration_keeps_out_of_the_machines_lists() -> None:
+def test_the_private_configuration_does_not_use_the_machines_lists() -> None:
     lines = packages.apt_configuration(Path("/cache/apt/testing")).splitlines()
 
     assert 'Dir::State::lists "/cache/apt/testing/lists";' in lines

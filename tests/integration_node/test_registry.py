@@ -8,7 +8,7 @@ from integration.node.registry import Registry, free_port
 
 
 @pytest.mark.parametrize("private", [True, False], ids=["private", "open"])
-def test_only_a_private_registry_asks_for_a_password(private: bool, tmp_path: Path) -> None:
+def test_only_a_private_registry_requires_a_password(private: bool, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "docker-registry", home=tmp_path / "home", private=private)
     settings = json.loads((tmp_path / "home/config.yml").read_text())
 

@@ -26,7 +26,7 @@ COMMIT
 COMMIT"""
 
 
-def test_rules_go_before_their_chains_and_those_of_others_stay() -> None:
+def test_rules_are_deleted_before_their_chains_and_rules_of_others_stay() -> None:
     undone = [shlex.join(words) for words in undo_commands(BEFORE.splitlines(), AFTER.splitlines())]
 
     assert undone == [
@@ -41,5 +41,5 @@ def test_rules_go_before_their_chains_and_those_of_others_stay() -> None:
     ]
 
 
-def test_nothing_is_undone_where_nothing_has_changed() -> None:
+def test_unchanged_rules_are_not_touched() -> None:
     assert list(undo_commands(AFTER.splitlines(), AFTER.splitlines())) == []

@@ -30,7 +30,7 @@ def test_tests_of_a_file_and_an_engine_stay_together(test: str, expected: str) -
 
 
 def run(waiting: dict[str, float], *, workers: int) -> Iterator[tuple[float, int, str]]:
-    """Run scopes as workers do, which take what their names say: when one begins, in which worker, and its name."""
+    """Simulate workers; a scope's name sets its duration. Yields start time, worker and name of each scope."""
     free = dict.fromkeys(range(workers), 0.0)
     engines: dict[int, str] = {}
     while waiting:
@@ -42,7 +42,7 @@ def run(waiting: dict[str, float], *, workers: int) -> Iterator[tuple[float, int
         free[worker] += waiting.pop(name)
 
 
-def test_no_worker_is_alone_at_the_end_and_few_engines_are_started() -> None:
+def test_workers_end_together_and_few_engines_are_started() -> None:
     scopes: dict[str, float] = {f"integration/pods/test_{n}.py {e}": n for n in range(1, 30) for e in ("28", "20.10")}
     scopes |= {f"integration/image/test_{n}.py 28-containerd": n for n in range(1, 15)}
     scopes |= {f"tests/test_{n}.py": n / 10 for n in range(400)}
@@ -56,12 +56,12 @@ def test_no_worker_is_alone_at_the_end_and_few_engines_are_started() -> None:
     assert sorted(name for _, _, name in began) == sorted(scopes)
 
 
-def test_what_takes_long_is_first_also_if_it_has_few_tests() -> None:
+def test_a_long_scope_with_few_tests_runs_first() -> None:
     waiting = {name: seconds(name, 5) for name in ("integration/view/test_restarts.py 28", "integration/a.py 28")}
     assert choose(waiting | {"integration/b.py 28": 9.0}, engine="28", others=["28"]).startswith("integration/view")
 
 
-def test_an_engine_is_not_started_for_the_rest_of_what_another_worker_does() -> None:
+def test_an_engine_is_not_started_for_the_last_tests_of_another_worker() -> None:
     waiting = {"integration/pods/test_stop.py 28": 3.0, "tests/test_cli.py": 1.0}
     assert choose(waiting, engine="20.10", others=["28"]) == "tests/test_cli.py"
     assert choose(waiting, engine="28", others=["28"]) == "integration/pods/test_stop.py 28"

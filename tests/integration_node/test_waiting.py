@@ -9,7 +9,7 @@ from tests.clock import Clock
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Time that passes in pauses only."""
+    """A clock that advances only in pauses."""
     clock = Clock()
 
     def sleep(seconds: float) -> None:
@@ -20,13 +20,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("after", [0.0, 0.15, 1.0, 4.0, 30.0])
-def test_a_condition_is_seen_soon_after_it_has_come(clock: Clock, after: float) -> None:
+def test_a_condition_is_seen_soon_after_it_became_true(clock: Clock, after: float) -> None:
     began = clock.now
     assert wait_until(lambda: clock.now >= began + after)
     assert clock.now - began - after <= max(0.01, min(0.25, 0.05 * after)) + 1e-9
 
 
-def test_a_long_wait_asks_seldom(clock: Clock) -> None:
+def test_a_long_wait_polls_rarely(clock: Clock) -> None:
     asked = 0
 
     def never() -> bool:

@@ -1,4 +1,4 @@
-"""What is kept of the unit tests on one version of Python."""
+"""Recorded outcomes of the unit tests on a Python version."""
 
 import subprocess
 import sys
@@ -82,13 +82,13 @@ def test_a_file_of_another_shape_is_refused_by_the_name_of_the_field(tmp_path: P
         read(tmp_path / "o.json")
 
 
-def test_a_newer_outcome_of_the_same_has_the_same_file() -> None:
+def test_a_newer_outcome_of_the_same_python_has_the_same_file() -> None:
     assert file_name(replace(OUTCOME, python="3.12.9", date="2027-01-01")) == file_name(OUTCOME)
     assert file_name(OUTCOME) == "unit_0.1.0_python-3.12_newest_amd64.json"
     assert file_name(replace(OUTCOME, libraries="lowest")) == "unit_0.1.0_python-3.12_lowest_amd64.json"
 
 
-def test_what_is_kept_is_in_the_order_of_the_versions_and_no_run(tmp_path: Path) -> None:
+def test_outcomes_are_sorted_by_version_and_exclude_runs(tmp_path: Path) -> None:
     outcomes = [replace(OUTCOME, python=f"3.{minor}.0") for minor in (9, 10, 11)]
     for outcome in outcomes:
         write(tmp_path / file_name(outcome), [outcome])
@@ -96,7 +96,7 @@ def test_what_is_kept_is_in_the_order_of_the_versions_and_no_run(tmp_path: Path)
     assert results.kept(tmp_path) == ()
 
 
-def test_the_page_has_a_row_for_each_and_names_what_failed() -> None:
+def test_the_page_has_a_row_for_each_python_and_names_failed_tests() -> None:
     lowest = replace(OUTCOME, python="3.11.7", libraries="lowest", counts=Counts(passed=6900))
     section = page([], [lowest, OUTCOME]).partition("## Unit tests")[2].partition("## Not run")[0].splitlines()
     assert "| 0.1.0 | 3.11.7 | lowest | amd64 | 2026-11-24 | 6900 | 0 | 0 |" in section

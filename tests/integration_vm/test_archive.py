@@ -1,4 +1,4 @@
-"""What the kernel unpacks at its start is read back by its own rules."""
+"""The initramfs archive, read back in the kernel's documented format."""
 
 import io
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ MAGIC = b"070701"
 
 
 def entries(archive: bytes) -> Iterator[tuple[str, list[int], bytes]]:
-    """Yield name, fields and content, as the kernel's documentation says they are laid out."""
+    """Yield name, fields and content of each entry, in the layout of the kernel's documentation."""
     at = 0
     while at < len(archive):
         assert archive[at : at + 6] == MAGIC
@@ -26,7 +26,7 @@ def _aligned(position: int) -> int:
     return (position + 3) & ~3
 
 
-def test_all_kinds_of_entries() -> None:
+def test_an_archive_has_all_kinds_of_entries() -> None:
     file = io.BytesIO()
     archive = Archive(file)
     archive.add_directory("dev")

@@ -1,4 +1,4 @@
-"""What an emulated machine boots from."""
+"""The boot files of an emulated machine."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ exit $(cat $3/status)
 """
 
 
-def test_tables_that_were_begun_are_made_again(tmp_path: Path) -> None:
+def test_incomplete_tables_are_made_again(tmp_path: Path) -> None:
     modules = tmp_path / "lib/modules/6.1.0-50-amd64"
     modules.mkdir(parents=True)
     program = tmp_path / "busybox"

@@ -1,4 +1,4 @@
-"""A plugin in Python for tests: it speaks NRI over a real socket, with a framing of its own.
+"""A plugin in Python for tests: it speaks NRI over a real socket, with independent code for the framing.
 
 It is written against the table of wire facts and not with the server's code, so that each shows a fault of the other.
 As a program it is a plugin that can be installed on a node: it registers, and writes what it hears to a file.

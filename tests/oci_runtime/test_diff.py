@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Make the root of an image, beside a file that is not to be touched."""
+    """Make the root of an image, and next to it a file that must not be touched."""
     (tmp_path / "root/etc").mkdir(parents=True)
     (tmp_path / "root/etc/passwd").write_text("image")
     (tmp_path / "root/lib").mkdir()
@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def written(path: Path, *entries: tuple[str, dict[str, Any]]) -> str:
-    """Write a layer; `content` is the content of a file, other fields are those of a header."""
+    """Write a layer; `content` is the content of a file, other fields belong to the header."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         for name, fields in entries:
             entry = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""Orders: the runtime reads what the server has written, and refuses everything else."""
+"""Orders: the runtime reads the server's orders, and refuses all others."""
 
 import os
 from pathlib import Path

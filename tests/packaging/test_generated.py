@@ -25,7 +25,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_what_is_checked_in_is_what_is_generated(generator: ModuleType) -> None:
+def test_generated_files_are_up_to_date(generator: ModuleType) -> None:
     fresh: dict[Path, str] = generator.generate()
 
     assert [path.name for path, text in fresh.items() if path.read_text() != text] == []
@@ -47,7 +47,7 @@ def test_the_man_page_names_every_flag(generator: ModuleType) -> None:
         ("uninstall", {"--force", "--keep-configuration", "--root", "--dry-run"}),
     ],
 )
-def test_the_page_of_a_command_names_its_flags(generator: ModuleType, command: str, flags: set[str]) -> None:
+def test_the_man_page_of_a_command_names_its_flags(generator: ModuleType, command: str, flags: set[str]) -> None:
     page = (generator.MAN / f"pydockershim-{command}.8").read_text()
 
     assert {flag for flag in flags if generator.roff(flag) not in page} == set()
@@ -57,12 +57,12 @@ def test_the_page_of_a_command_names_its_flags(generator: ModuleType, command: s
     ("text", "escaped"),
     [("a `b` c", r"a \fBb\fR c"), (".so x", r"\&.so x"), (r"C:\x-y", r"C:\ex\-y"), ("it's", r"it\(aqs")],
 )
-def test_text_has_no_meaning_for_roff(generator: ModuleType, text: str, escaped: str) -> None:
+def test_text_is_escaped_for_roff(generator: ModuleType, text: str, escaped: str) -> None:
     assert generator.roff(text) == escaped
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff on this machine")
-def test_groff_has_no_warning(generator: ModuleType) -> None:
+def test_groff_accepts_the_man_pages_without_warnings(generator: ModuleType) -> None:
     pages = [path for path in generator.generate() if path.suffix == ".8"]
     reported = subprocess.run(
         ["groff", "-man", "-ww", "-z", "-rLL=100n", *pages], capture_output=True, text=True, check=False
@@ -82,7 +82,7 @@ def test_groff_has_no_warning(generator: ModuleType) -> None:
         (["serve", "--restrict-oom-score-adj", "a"], {"auto"}),
     ],
 )
-def test_bash_completes(words: list[str], completed: set[str]) -> None:
+def test_bash_completes_commands_flags_and_values(words: list[str], completed: set[str]) -> None:
     line = ["pydockershim", *words]
     script = f'source {BASH}; COMP_WORDS=("$@"); COMP_CWORD={len(line) - 1}; '
     script += '_shtab_pydockershim; printf "%s\\n" "${COMPREPLY[@]}"'

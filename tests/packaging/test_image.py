@@ -1,4 +1,4 @@
-"""The command that the Dockerfile gives for a node."""
+"""The `docker run` command in the Dockerfile's header."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,7 @@ def real(path: object) -> PurePosixPath:
     return PurePosixPath(text)
 
 
-def test_nothing_is_mounted_into_what_the_node_shares() -> None:
+def test_no_mount_is_inside_a_shared_directory_of_the_node() -> None:
     """Such a mount would appear on the node and stay there: dockerd cannot replace a socket that is a mount point."""
     shared = [path for path, mount in MOUNTS.items() if mount.endswith(":rshared")]
 
@@ -35,7 +35,7 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
     assert int(found[1]) > Config().shutdown_grace
 
 
-def test_each_place_is_the_same_inside() -> None:
+def test_each_path_is_the_same_inside_the_container() -> None:
     assert all(mount.split(":")[0] == mount.split(":")[1] for mount in MOUNTS.values())
 
 
@@ -52,7 +52,7 @@ def test_each_place_is_the_same_inside() -> None:
         "cni_cache_dir",
     ],
 )
-def test_what_the_settings_name_is_the_nodes(setting: str) -> None:
+def test_paths_of_settings_are_mounted_from_the_node(setting: str) -> None:
     value = getattr(Config(), setting)
 
     for path in value if isinstance(value, tuple) else [value]:

@@ -1,6 +1,6 @@
-"""What kind runs in a node reaches the program that it is meant for: Docker for images, all else as it was.
+"""Commands that kind runs in a node reach the right program: Docker for images, all others unchanged.
 
-tests/data/kind-commands.tsv has each command of kind's source; integration/kind runs those in a node that need no more.
+tests/data/kind-commands.tsv has every command in kind's source; integration/kind runs some of them in a node.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ exit "${FAILS:-0}"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The programs of a node; each writes down how it was called."""
+    """The programs of a node; each records its calls."""
 
     home: Path
     path: str
@@ -131,7 +131,7 @@ def test_other_commands_reach_their_program(node: Node, command: list[str], call
     assert node.calls == calls
 
 
-def test_an_archive_on_standard_input_comes_to_docker_whole(node: Node) -> None:
+def test_an_archive_on_standard_input_reaches_docker_unchanged(node: Node) -> None:
     node.run(*CTR, "images", "import", "-", stdin=bytes(range(256)) * 1000)
 
     assert (node.home / "calls.stdin").read_bytes() == bytes(range(256)) * 1000
@@ -151,7 +151,7 @@ def test_an_archive_on_standard_input_comes_to_docker_whole(node: Node) -> None:
         (["images", "tag", "a", "node.test/there:1"], "image node.test/there:1 exists: give --force before it"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(node: Node, arguments: list[str], error: str) -> None:
+def test_an_unsupported_command_fails_with_a_line(node: Node, arguments: list[str], error: str) -> None:
     done = node.run(*CTR, *arguments)
 
     assert (done.returncode, done.stderr.decode()) == (1, f"ctr: {error}\n")
@@ -159,24 +159,24 @@ def test_what_cannot_be_done_is_one_line(node: Node, arguments: list[str], error
 
 
 @pytest.mark.parametrize("arguments", [["images", "import", "-"], ["images", "tag", "--force", "a", "b"], ["version"]])
-def test_a_failure_is_handed_on(node: Node, arguments: list[str]) -> None:
+def test_the_exit_status_of_a_failed_program_is_returned(node: Node, arguments: list[str]) -> None:
     assert node.run(*CTR, *arguments, FAILS="7").returncode == 7
 
 
-def test_without_the_real_program_it_says_so(node: Node) -> None:
+def test_the_error_names_a_missing_real_program(node: Node) -> None:
     (node.home / "usr/local/bin/ctr").unlink()
     used = node.home / "bin"
     used.mkdir()
     for name in ("sh", "dirname", "readlink"):
         (used / name).symlink_to(shutil.which(name) or "")
-    # All of this machine's programs are not on the PATH: Debian's docker.io brings a ctr.
+    # The PATH excludes this machine's programs, because Debian's docker.io has a ctr.
     alone = Node(node.home, f"{WRAPPERS}:{node.home / 'usr/local/bin'}:{used}")
     done = alone.run("ctr", "version")
 
     assert (done.returncode, done.stderr) == (1, b"ctr: there is no other ctr on the PATH\n")
 
 
-def test_the_namespace_can_be_in_the_environment(node: Node) -> None:
+def test_the_namespace_can_come_from_the_environment(node: Node) -> None:
     node.run("ctr", "images", "import", "-", CONTAINERD_NAMESPACE="k8s.io")
 
     assert node.calls == ["docker load"]
@@ -188,7 +188,7 @@ def test_the_namespace_can_be_in_the_environment(node: Node) -> None:
     ids=["containerd 2", "containerd 1"],
 )
 def test_the_images_of_the_node_are_loaded_once(node: Node, options: str, local: str) -> None:
-    """Not by the transfer service of containerd 2, which can lose the end of an archive."""
+    """They are not exported with containerd 2's transfer service, which can lose the end of an archive."""
     for directory in ("var/tmp", "kind/images"):
         (node.home / directory).mkdir(parents=True)
     (node.home / "kind/images/a.tar").touch()
@@ -216,7 +216,7 @@ MACHINE = {"os": "linux", "architecture": {"x86_64": "amd64", "aarch64": "arm64"
 
 
 def stored(node: Node, content: object) -> str:
-    """Put content into containerd's store, and return its digest."""
+    """Write content to containerd's store, and return its digest."""
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     name = hashlib.sha256(raw).hexdigest()
     (node.home / BLOBS).mkdir(parents=True, exist_ok=True)
@@ -224,8 +224,8 @@ def stored(node: Node, content: object) -> str:
     return f"sha256:{name}"
 
 
-def test_the_images_of_the_node_are_taken_from_the_files_of_containerd(node: Node) -> None:
-    """An image for one platform, and one for several of which one is here; a layer of both is there once."""
+def test_the_images_of_the_node_are_read_from_containerds_files(node: Node) -> None:
+    """An image for a single platform, and a multi-platform image with a single stored platform; they share a layer."""
     shared, configs = stored(node, b"layer of both"), [stored(node, {"of": name}) for name in "ab"]
     one, other = ({"config": {"digest": each}, "layers": [{"digest": shared}]} for each in configs)
     absent = {"digest": "sha256:00", "platform": {"os": "linux", "architecture": "absent"}}
@@ -252,7 +252,7 @@ def test_the_images_of_the_node_are_taken_from_the_files_of_containerd(node: Nod
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["not exported", "no answer of containerd"])
-def test_images_that_were_not_loaded_are_tried_again(node: Node, listed: bool) -> None:
+def test_a_failed_load_of_images_is_repeated(node: Node, listed: bool) -> None:
     (node.home / "var/tmp").mkdir(parents=True)
     if not listed:
         (node.home / "usr/local/bin/ctr").write_text("#!/bin/sh\nexit 7\n")
@@ -262,12 +262,12 @@ def test_images_that_were_not_loaded_are_tried_again(node: Node, listed: bool) -
     assert not (node.home / "var/lib/kind-images/loaded").exists()
 
 
-def test_nothing_but_ctr_stands_before_a_program_of_the_node() -> None:
+def test_ctr_is_the_only_replaced_program_of_the_node() -> None:
     assert {path.name for path in WRAPPERS.iterdir()} == {"archive-node-images", "ctr", "load-node-images"}
     assert all(path.stat().st_mode & 0o111 for path in WRAPPERS.iterdir())
 
 
-def test_docker_keeps_out_of_the_network_of_pods() -> None:
+def test_docker_does_not_change_the_network_of_pods() -> None:
     daemon = json.loads((FILES / "etc/docker/daemon.json").read_text())
 
     assert daemon["live-restore"] is True
@@ -275,14 +275,14 @@ def test_docker_keeps_out_of_the_network_of_pods() -> None:
     assert (daemon["bridge"], daemon["iptables"], daemon["ip-forward"]) == ("none", False, False)
 
 
-def test_docker_has_the_oci_runtime_as_install_sets_it() -> None:
+def test_docker_has_the_oci_runtime_that_install_sets() -> None:
     settings = json.loads((FILES / "etc/docker/daemon.json").read_text())
 
     assert daemon_json.advised(settings, systemd=True, path="daemon.json") == {}
 
 
 @pytest.mark.parametrize(("file", "nodes"), [("cluster.yaml", 1), ("cluster-three-nodes.yaml", 3)])
-def test_the_clusters_name_the_socket_of_the_server(file: str, nodes: int) -> None:
+def test_the_cluster_configurations_name_the_servers_socket(file: str, nodes: int) -> None:
     cluster = yaml.safe_load((KIND / file).read_text())
     patches = {patch["kind"]: patch for patch in map(yaml.safe_load, cluster["kubeadmConfigPatches"])}
 

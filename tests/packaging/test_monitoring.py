@@ -1,4 +1,4 @@
-"""The dashboard and the alerts use metrics and labels that docs/metrics.md has, and the page says what to do."""
+"""The dashboard and the alerts use metrics and labels in docs/metrics.md, and the page has a remedy for each alert."""
 
 import itertools
 import json
@@ -20,11 +20,11 @@ OF_PROMETHEUS = {"up": {"job", "instance"}}
 EVERYWHERE = {"job", "instance"}
 """Labels that the scrape adds."""
 WORDS = {"sum", "by", "rate", "increase", "changes", "histogram_quantile", "time", "and", "label_values"}
-"""Functions and keywords of PromQL; what else is a name must be a metric."""
+"""Functions and keywords of PromQL; every other name must be a metric."""
 
 
 def documented() -> dict[str, set[str]]:
-    """The labels of each series, by its name."""
+    """Return the labels of each series, by its name."""
     found: dict[str, set[str]] = dict(OF_PROMETHEUS)
     for name, labels, text in re.findall(r"^\| `(\w+)` \|([^|]*)\|(.*)\|$", METRICS, flags=re.MULTILINE):
         named = {*re.findall(r"`(\w+)`", labels)}
@@ -58,7 +58,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def parts(expression: str) -> tuple[list[tuple[str, set[str]]], set[str]]:
-    """The series of an expression with the labels they are chosen by, and the labels it groups by."""
+    """Return the series of an expression with the labels of their selectors, and the labels that it groups by."""
     groups = {label for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in re.findall(r"\w+", found)}
     bare = re.sub(r"\bby \([^)]*\)|\[[^]]*\]", "", expression)
     series = []
@@ -70,7 +70,7 @@ def parts(expression: str) -> tuple[list[tuple[str, set[str]]], set[str]]:
 
 
 def stripped(expression: str) -> str:
-    """An expression without what stands in braces, which may hold any text."""
+    """Return an expression without braces and their content, which may be any text."""
     return re.sub(r"\"[^\"]*\"", '""', expression)
 
 
@@ -109,7 +109,7 @@ def test_the_page_of_the_dashboard_describes_each_panel_with_its_queries() -> No
             ]
 
 
-def test_panels_are_complete_and_lie_beside_each_other() -> None:
+def test_panels_are_complete_and_do_not_overlap() -> None:
     found = panels()
     cells = [
         (x, y)
@@ -131,7 +131,7 @@ def test_panels_are_complete_and_lie_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
-def test_the_page_says_what_to_do_about_an_alert(rule: dict[str, Any]) -> None:
+def test_the_page_has_a_remedy_for_each_alert(rule: dict[str, Any]) -> None:
     name = rule["alert"]
 
     assert rule["labels"] in ({"severity": "warning"}, {"severity": "critical"})
@@ -146,7 +146,7 @@ def test_the_page_has_no_other_alert() -> None:
     ]
 
 
-def test_each_alert_is_tested_while_it_fires_and_while_it_does_not() -> None:
+def test_each_alert_has_tests_for_firing_and_not_firing() -> None:
     tests = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
     names = {rule["alert"] for rule in alerts()}

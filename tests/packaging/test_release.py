@@ -1,4 +1,4 @@
-"""What makes a release of a build: notes, checksums, equal builds and a signature."""
+"""The parts of a release: notes, checksums, reproducible builds and a signature."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def test_notes_end_where_the_next_version_begins(tmp_path: Path) -> None:
     )
 
     assert notes_of("0.2.0", changelog=changelog) == "## 0.2.0 (2027-01-02)\n\n- new\n\n"
-    assert notes_of("0.0.1", changelog=changelog) == ""  # without a date it is no release
+    assert notes_of("0.0.1", changelog=changelog) == ""  # a version without a date is not released
 
 
 def test_builds_that_differ_are_an_error(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None, reason="no gpg on th
 
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A key of gpg without a passphrase, in a home of its own."""
+    """Make a key of gpg without a passphrase, in a separate home."""
     home = tmp_path / "gnupg"
     home.mkdir(mode=0o700)
     monkeypatch.setenv("GNUPGHOME", str(home))
@@ -81,7 +81,7 @@ def test_the_checksums_are_signed(tmp_path: Path, key: str) -> None:
 
 
 @needs_gpg
-def test_a_key_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNUPGHOME", str(tmp_path))
     tmp_path.chmod(0o700)
     sums = tmp_path / publish.SUMS

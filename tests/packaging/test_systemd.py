@@ -1,4 +1,4 @@
-"""What the units say fits what the server does."""
+"""The systemd units agree with the server."""
 
 import configparser
 import shutil
@@ -28,11 +28,11 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
     assert float(unit("pydockershim.service")["Service"]["TimeoutStopSec"]) > Config().shutdown_grace
 
 
-def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
+def test_daemons_that_plugins_start_for_pods_survive_a_restart() -> None:
     assert unit("pydockershim.service")["Service"]["KillMode"] == "process"
 
 
-def test_a_server_that_hangs_is_restarted_after_its_own_checks() -> None:
+def test_systemd_restarts_a_hanging_server_after_the_servers_checks() -> None:
     service = unit("pydockershim.service")["Service"]
 
     assert float(service["WatchdogSec"]) / 4 > 2 * SOURCE_SECONDS, "a failed check has time to be dumped"
@@ -45,18 +45,18 @@ def test_plugins_inherit_no_higher_limit_of_open_files_than_the_server_sets() ->
     assert int(soft) == OPEN_FILES < int(hard)
 
 
-def test_wrong_settings_are_not_tried_again() -> None:
+def test_a_server_with_wrong_settings_is_not_restarted() -> None:
     assert unit("pydockershim.service")["Service"]["RestartPreventExitStatus"] == str(EXIT_USAGE)
 
 
-def test_the_socket_is_the_one_the_server_would_make() -> None:
+def test_the_socket_unit_has_the_servers_path_and_mode() -> None:
     socket = unit("pydockershim.socket")["Socket"]
 
     assert f"unix://{socket['ListenStream']}" == Config().container_runtime_endpoint
     assert socket["SocketMode"] == "0600"
 
 
-def test_the_drop_in_makes_the_server_take_that_socket() -> None:
+def test_the_drop_in_passes_the_socket_to_the_server() -> None:
     setting = unit("pydockershim.service.d/socket-activation.conf")["Service"]["Environment"]
 
     variable, _, value = setting.partition("=")
@@ -69,11 +69,11 @@ MOUNT_NAMESPACE = (
     *("ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups"),
     *("ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "BindPaths", "TemporaryFileSystem", "RootDirectory"),
 )
-"""Each gives a unit a mount namespace of its own (systemd.exec(5))."""
+"""Each gives a unit a separate mount namespace (systemd.exec(5))."""
 
 
 def lines(name: str) -> list[tuple[str, str]]:
-    """Directives with their values, in which one may stand several times."""
+    """Return directives with their values; a directive may occur several times."""
     text = (UNITS / name).read_text().splitlines()
     return [(key, value) for key, found, value in (line.partition("=") for line in text if line[:1] != "#") if found]
 
@@ -88,7 +88,7 @@ def test_the_host_sees_the_mounts_of_the_server() -> None:
     assert not given & set(MOUNT_NAMESPACE)
 
 
-def test_the_page_names_each_directive_that_takes_something_away() -> None:
+def test_the_page_names_each_restricting_directive() -> None:
     page = (UNITS.parents[1] / "docs/hardening.md").read_text()
     words = ("Memory", "OOM", "NoNew", "Capability", "SystemCall", "Restrict", "Lock", "Device")
     taken = {key for key, _ in lines("pydockershim.service") if key.startswith(words)}
@@ -100,7 +100,7 @@ def test_the_page_names_each_directive_that_takes_something_away() -> None:
             assert f"| `{key}=` | {value} |" in page
 
 
-def test_what_pods_need_is_left_to_the_server() -> None:
+def test_the_server_keeps_the_privileges_that_pods_need() -> None:
     dropped = {
         word.lstrip("~")
         for key, value in lines("pydockershim.service")
@@ -124,7 +124,7 @@ def test_a_plugin_that_runs_out_of_memory_does_not_end_the_server() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
-    # Verified as copies: the program need not be installed here.
+    # systemd-analyze verifies copies, because the program need not be installed here.
     shutil.copytree(UNITS, tmp_path, dirs_exist_ok=True)
     service = tmp_path / "pydockershim.service"
     service.write_text(service.read_text().replace("/usr/local/bin/pydockershim", "/bin/true"))
@@ -144,7 +144,7 @@ AS_CRI_DOCKERD = ("cri-docker", "cri-dockerd")
 
 @pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
 @pytest.mark.parametrize("wanted", [False, True], ids=["by default", "with the drop-ins"])
-def test_the_names_of_cri_dockerd_are_others_for_the_units(tmp_path: Path, *, wanted: bool) -> None:
+def test_the_units_can_have_cri_dockerds_names_as_aliases(tmp_path: Path, *, wanted: bool) -> None:
     units = tmp_path / "etc/systemd/system"
     units.mkdir(parents=True)
     for kind in ("service", "socket"):

@@ -60,7 +60,7 @@ def test_an_old_engine_without_annotations_is_refused(rt: Runtime, engine: FakeE
 
 
 def named(names: dict[str, str], *, runtime: str, api_version: ApiVersion = ANNOTATIONS_API) -> dict[str, str]:
-    """Return what an OCI runtime gets of these names, beside the default runtime runc."""
+    """Return the annotations with these names that an OCI runtime gets; the default runtime is runc."""
     info = EngineInfo(default_runtime="runc")
     return for_sandboxed(names, info=info, runtime=runtime, api_version=api_version)
 

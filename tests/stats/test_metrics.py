@@ -80,7 +80,7 @@ NAMES = {
     "container_threads_max",
     "container_ulimits_soft",
 }
-"""What the kubelet's conformance asks for."""
+"""Metrics that the kubelet's conformance tests require."""
 
 
 def keys() -> dict[str, list[str]]:

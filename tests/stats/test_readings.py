@@ -35,7 +35,7 @@ SLOW_MEMORY = 3 * SECOND
 
 
 def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None:
-    """Delay each read of CPU time by so many nanoseconds, and each read of memory for long."""
+    """Delay each read of CPU time by `nanoseconds`, and each read of memory for long."""
     passed = [START]
     cpu, memory = GroupV2.cpu, GroupV2.memory
 

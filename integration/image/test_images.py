@@ -245,7 +245,7 @@ def test_credentials_may_name_the_registrys_address(rt: Runtime, publish: Publis
         ({"username": USER, "password": "wr0ng pa55word"}, "does not accept these credentials"),
         (
             {"username": USER, "password": PASSWORD, "server_address": "other.example"},
-            "the credentials given are for other",
+            "the given credentials are for other",
         ),
     ],
     ids=["none", "wrong", "for another registry"],

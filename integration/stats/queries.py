@@ -40,17 +40,14 @@ def metrics(served: Served, pod: Pod) -> pb.PodSandboxMetrics:
     return next(each for each in answer.pod_metrics if each.pod_sandbox_id == pod.id)
 
 
-def wait_pass(cpu: Callable[[], pb.CpuUsage], *, after: int = 0) -> pb.CpuUsage:
-    """Wait for a reading of a background pass later than `after` (ns since the epoch).
+def wait_read(cpu: Callable[[], pb.CpuUsage], *, after: int = 0) -> pb.CpuUsage:
+    """Wait for an answer read later than `after` (ns since the epoch), by a background pass or for this list."""
 
-    Lists return it until the next pass. Without a pass each list reads anew, with another timestamp.
-    """
+    def newer() -> pb.CpuUsage | None:
+        found = cpu()
+        return found if found.timestamp > after else None
 
-    def kept() -> pb.CpuUsage | None:
-        first, second = cpu(), cpu()
-        return second if first.timestamp == second.timestamp > after else None
-
-    found = wait_until(kept, seconds=4 * INTERVAL)
+    found = wait_until(newer, seconds=4 * INTERVAL)
     assert found is not None
     return found
 

@@ -18,7 +18,7 @@ from integration.stats.queries import (
     pods_listed,
     stats,
     wait_file,
-    wait_pass,
+    wait_read,
 )
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -49,10 +49,10 @@ def test_cpu_time_and_rate_agree_with_the_kernel(served: Served, kubelet: Kubele
         CpuHistory(group, idle=(began, began)) as history,
         CpuHistory(group.parent, idle=(pod_began, began)) as of_pod,
     ):
-        first = wait_pass(lambda: listed(served)[container].cpu, after=time.time_ns())
-        pod_first = wait_pass(lambda: pods_listed(served)[pod.id].linux.cpu, after=first.timestamp)
-        second = wait_pass(lambda: listed(served)[container].cpu, after=first.timestamp + APART)
-        pod_second = wait_pass(lambda: pods_listed(served)[pod.id].linux.cpu, after=pod_first.timestamp + APART)
+        first = wait_read(lambda: listed(served)[container].cpu, after=time.time_ns())
+        pod_first = wait_read(lambda: pods_listed(served)[pod.id].linux.cpu, after=first.timestamp)
+        second = wait_read(lambda: listed(served)[container].cpu, after=first.timestamp + APART)
+        pod_second = wait_read(lambda: pods_listed(served)[pod.id].linux.cpu, after=pod_first.timestamp + APART)
         asked, pod_asked = stats(served, container).cpu, pod_stats(served, pod).linux.cpu
 
     assert 0 < history.rate(first.timestamp, second.timestamp) < 0.3 * SECOND * (1 + NEAR)

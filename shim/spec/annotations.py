@@ -5,6 +5,7 @@ systemd units. So only annotations named in a setting are passed. The annotation
 is never passed, since a pod could join another pod's.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping
 
 from shim.api.v1 import api_pb2 as pb
@@ -60,9 +61,12 @@ def for_sandboxed(names: dict[str, str], *, info: EngineInfo, runtime: str, api_
     """Return the names for an OCI runtime other than runc, which finds the sandbox of a container by them.
 
     gVisor and Kata make a sandbox for each container that has none. runc needs no names. Engines before
-    ANNOTATIONS_API pass none on.
+    ANNOTATIONS_API pass none on. The containerd-shim of a runtime that Docker runs like runc would serve all containers
+    with one sandbox-id, beyond the limits of `shim.spec.shim_group`: so each container is in a separate group.
     """
-    return {} if has_runc_shim(info, runtime) or api_version < ANNOTATIONS_API else names
+    if has_runc_shim(info, runtime) or api_version < ANNOTATIONS_API:
+        return {}
+    return {**names, SHIM_GROUP: secrets.token_hex(16)}
 
 
 def _select(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:

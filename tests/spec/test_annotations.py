@@ -3,6 +3,7 @@ from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config
+from shim.dockerd.runc import SHIM_GROUP
 from shim.domain.errors import Unsupported
 from shim.engine.answers import EngineInfo
 from shim.engine.connection import ApiVersion
@@ -60,9 +61,16 @@ def test_an_old_engine_without_annotations_is_refused(rt: Runtime, engine: FakeE
 
 
 def named(names: dict[str, str], *, runtime: str, api_version: ApiVersion = ANNOTATIONS_API) -> dict[str, str]:
-    """Return the annotations with these names that an OCI runtime gets; the default runtime is runc."""
+    """Return the names that an OCI runtime gets, without the group; the default runtime is runc."""
     info = EngineInfo(default_runtime="runc")
-    return for_sandboxed(names, info=info, runtime=runtime, api_version=api_version)
+    found = for_sandboxed(names, info=info, runtime=runtime, api_version=api_version)
+    return {key: text for key, text in found.items() if key != SHIM_GROUP}
+
+
+def test_each_container_of_a_sandboxed_runtime_has_a_separate_containerd_shim() -> None:
+    info = EngineInfo(default_runtime="runc")
+    groups = {for_sandboxed({}, info=info, runtime="kata", api_version=ANNOTATIONS_API)[SHIM_GROUP] for _ in range(2)}
+    assert len(groups) == 2
 
 
 def test_a_sandboxed_runtime_finds_the_sandbox_of_a_container() -> None:

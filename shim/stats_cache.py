@@ -23,7 +23,7 @@ the ten seconds after which the kubelet asks again."""
 METRICS_INTERVAL = 18.0
 """Seconds between two background passes over all metrics, similar to cAdvisor's."""
 PREFETCH_SECONDS = 60.0
-"""Seconds for which lists are prefetched after a request."""
+"""How long lists are prefetched after a request, in seconds."""
 
 _MIN_WINDOW = 1 * SECOND
 _MAX_WINDOW = 10 * SECOND

@@ -181,7 +181,7 @@ class Broadcast(Generic[T]):
         """Wait until all clients have the items published so far, or the current scope ends. Return the number dropped.
 
         Drop a subscriber whose client leaves a delivered item unread for 100 ms, or needs more than 2 s to catch up.
-        Time in which this thread could not run does not count.
+        Time does not count while this thread could not run.
         """
         with self._lock:
             waiting = {subscription: subscription.mark() for subscription in self._subscriptions}

@@ -104,7 +104,7 @@ class DeferredChecks:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._checks: dict[str, _DeferredCheck] = {}
-        """By name, in the order in which they will run."""
+        """By name, in the order they will run."""
         self._kinds = (_Kind(asks_docker=False), _Kind(asks_docker=True))
         self._running = False
 

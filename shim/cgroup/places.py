@@ -160,7 +160,7 @@ def cut_behind(groups: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def parents(groups: Mapping[str, str]) -> dict[str, str]:
-    """Return the paths of the parent groups: for a container's groups, those of its pod."""
+    """Return the paths of the parent groups: for a container's groups, the groups of its pod."""
     return {controller: path.rstrip("/").rpartition("/")[0] or "/" for controller, path in groups.items()}
 
 

@@ -125,7 +125,7 @@ def cached_attachments(cache_dir: Path, *, container_id: str) -> list[Attachment
 
 
 def own_attachments(cache_dir: Path, *, docker: str, excluding: Collection[str]) -> list[Attachment]:
-    """Return attachments that servers of this Docker endpoint own, without those of the containers `excluding`.
+    """Return attachments that servers of this Docker endpoint own, except for the containers `excluding`.
 
     Return at most MAX_ORPHANS; a later call finds more once these are gone. Raise ShimError if the cache cannot be
     listed.

@@ -143,7 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     it."""
 
     nri_reject_oci_hook_adjustment: bool = False
-    """Whether the validator refuses containers to which a plugin has added OCI hooks."""
+    """Whether the validator refuses a container if a plugin has added OCI hooks to it."""
 
     nri_reject_runtime_default_seccomp_adjustment: bool = False
     """Whether the validator refuses containers with the runtime's default seccomp policy if a plugin has changed it."""

@@ -21,7 +21,7 @@ from shim.domain.references import Reference
 from shim.hostfs.client import HostCall, call_here
 
 KEPT_SECONDS = 300.0
-"""Seconds for which a file, or its absence, is cached: the kubelet's five minutes."""
+"""How long a file, or its absence, is cached, in seconds: the kubelet's five minutes."""
 
 
 class Keyring:

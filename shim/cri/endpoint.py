@@ -35,7 +35,7 @@ class Endpoint(Protocol):
     """Where clients connect to the server."""
 
     def prepare(self) -> Path:
-        """Check that the endpoint can be opened; return the directory in which to make the private directory."""
+        """Check that the endpoint can be opened; return the directory for the private directory."""
         ...
 
     def open(self, bound: Path) -> None:

@@ -35,7 +35,7 @@ def checkpoint_container(order: ContainerOrder) -> None:
 
 
 def _unnamed_file(directory: Path) -> int:
-    """Return a descriptor of a file without a name, of which nothing is left until it gets one."""
+    """Return a descriptor of a file without a name, so that nothing is left of the file unless it gets a name."""
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:

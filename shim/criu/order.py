@@ -19,7 +19,7 @@ class Source:
     state_root: str
     """Directory of runc's states, its option `--root`."""
     upper: str
-    """Directory in which overlayfs keeps what the container has changed."""
+    """Directory where overlayfs keeps the container's changes."""
     log: str
     """Its log; empty for none."""
     documents: dict[str, str]

@@ -1,4 +1,4 @@
-"""Finds the directories in which the Engine keeps images and the writable layers of containers."""
+"""Finds the directories where the Engine keeps images and the writable layers of containers."""
 
 import math
 import os
@@ -133,7 +133,7 @@ def _is_name(name: str) -> bool:
 
 
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield all snapshots except those of running containers.
+    """Yield all snapshots except for the snapshots of running containers.
 
     Only containerd's database knows which snapshots belong to images, so layers of stopped containers are included.
     """

@@ -184,7 +184,7 @@ def _elsewhere(text: str, wanted: Sequence[str]) -> str:
 
 
 def _node_ranges(config: Config, kubelet: Kubelet) -> tuple[str, ...]:
-    """Return the pod ranges of this node: those the kubelet sent last, else those of its settings."""
+    """Return the pod ranges of this node: the ranges that the kubelet sent last, else the ranges in its settings."""
     stored = _text(config.root_directory / state.POD_CIDR)
     for text in (stored, str(kubelet.value("podCIDR") or "")):
         try:

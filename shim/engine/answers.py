@@ -20,7 +20,7 @@ class Runtime(msgspec.Struct, frozen=True):
 
     path: str = ""
     runtime_args: list[str] | None = msgspec.field(default=None, name="runtimeArgs")
-    """Arguments that precede those of the OCI command line."""
+    """Arguments that precede the OCI command line."""
     status: dict[str, str] | None = None
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
 

@@ -26,7 +26,7 @@ ITEMS = 1 << 18
 LIST = 64 << 20
 """Bytes of a list without the oversized values of its rows: 1,000 containers of 64 KiB."""
 LIST_AT_ONCE = 8 << 20
-"""Bytes up to which a list is decoded as it is; most lists have some hundred KiB."""
+"""A list up to this size, in bytes, is decoded as it is; most lists have some hundred KiB."""
 ROW_VALUE = 256 << 10
 """Bytes of a value in a row, more than the annotations of a pod. A larger value becomes empty."""
 ROW_VALUE_CROWDED = 4 << 10

@@ -18,7 +18,7 @@ _RETRIED = "Retrying"
 _COMING = frozenset({"Downloading", "Pulling layer fs", _RETRIED})
 """Steps of a running request to the registry. Newer Engines use the second name for Downloading."""
 _TO_COME = _NOT_BEGUN | _COMING
-"""Steps in which the registry must deliver data."""
+"""Steps that need data from the registry."""
 _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
 """Steps of local work; some send no message until they are complete."""
 _DONE = frozenset({"Pull complete", "Already exists"})

@@ -89,7 +89,7 @@ def is_given(auth: pb.AuthConfig) -> bool:
 
 
 def _netloc(address: str) -> str:
-    """Return the part of an address between scheme and path, both of which may be missing."""
+    """Return the part of an address between scheme and path. Both may be missing."""
     return urlsplit(address if "://" in address else f"//{address}").netloc
 
 

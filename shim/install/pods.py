@@ -18,7 +18,7 @@ _SECONDS = 10.0
 
 
 def pods_on_node(config: Config) -> list[str]:
-    """Return the names of pods' containers in Docker, and the sandboxes of which only a checkpoint is left."""
+    """Return the names of pods' containers in Docker, and the sandboxes that only have a checkpoint left."""
     containers = _containers(config.docker_endpoint)
     known = set(containers.values())
     sandboxes = {path.stem for path in (config.root_directory / SANDBOXES).glob(f"*{SUFFIX}")} - containers.keys()

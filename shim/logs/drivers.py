@@ -19,7 +19,7 @@ FORMATS: Mapping[DockerLogDriver, Format] = MappingProxyType({"json-file": JSON_
 def driver_of(docker_type: str) -> DockerLogDriver:
     """Return the driver for `HostConfig.LogConfig.Type` of a container's inspect; json-file if it is empty.
 
-    A container keeps the driver with which it was created, even if the setting has changed since.
+    A container keeps the driver it was created with, even if the setting has changed since.
     """
     return next((driver for driver in FORMATS if driver == docker_type), "json-file")
 

@@ -104,5 +104,5 @@ def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str
 
 
 def _nri(rt: Runtime) -> dict[str, object]:
-    """Return the NRI plugins in the order in which they are called, and why other plugins cannot connect."""
+    """Return the NRI plugins in the order of their calls, and why other plugins cannot connect."""
     return {"enabled": rt.config.nri, "plugins": rt.nri.rows(), "problem": rt.nri.problem}

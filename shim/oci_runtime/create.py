@@ -41,7 +41,7 @@ _READ_ONLY = {"ro", "rro"}
 def prepare(order: Order, *, bundle: str, state_root: str, runtime: str) -> None:
     """Change the bundle of a container as ordered. A failure is undone and raised as OrderError or OSError.
 
-    Afterwards this process is in the mount namespace in which `runtime` (runc) must run.
+    Afterwards this process is in the mount namespace where `runtime` (runc) must run.
     """
     path = f"{bundle}/config.json"
     config = read_json(path)

@@ -20,7 +20,7 @@ _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _XATTR = "SCHILY.xattr."
 _REFUSED_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
-"""Those of overlayfs: they name files of other layers."""
+"""Attributes of overlayfs: they name files of other layers."""
 _TYPES = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE}
 _PATH_BYTES = 4095
 _MOST_ID = (1 << 32) - 1

@@ -1,4 +1,4 @@
-"""System calls on mounts and namespaces for which Python 3.11 has no function. All raise OSError.
+"""System calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError.
 
 It imports little, because the program starts anew for each container.
 """

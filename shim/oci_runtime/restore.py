@@ -34,7 +34,7 @@ _CONFIGURATION = "org.criu.config"
 
 
 def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str, runtime: str) -> None:
-    """Restore the container of a bundle. `words` are those of `runc create`, `verb_at` is the place of the verb.
+    """Restore the container of a bundle. `words` is the command line of `runc create`, with the verb at `verb_at`.
 
     Raise OrderError with criu's words where it cannot. OSError.
     """

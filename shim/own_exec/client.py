@@ -28,9 +28,9 @@ from shim.own_exec import wire
 from shim.own_exec.plan import Plan, packed
 
 MAX_COMMANDS = 2048
-"""Most commands at a time, each of which is a process. Admission allows fewer."""
+"""Most commands at a time. Each is a process. Admission allows fewer."""
 SERVICE_SOCKET = Path("/run/pydockershim-exec.sock")
-"""The socket on which systemd listens for the program (pydockershim-exec.socket)."""
+"""The socket where systemd listens for the program (pydockershim-exec.socket)."""
 _HELLO_SECONDS = 10.0
 """Limit for the program's start, which takes 0.1 s."""
 RETRY_SECONDS = 10.0

@@ -45,7 +45,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def entries_by_name(manifest: Manifest, configs: Sequence[pb.ContainerConfig]) -> Mapping[str, Entry]:
-    """Return the entries by the names of containers, which must be those of the checkpoint.
+    """Return the entries by the names of containers, which must equal the names in the checkpoint.
 
     Raise InvalidArgument, which names the difference.
     """
@@ -65,7 +65,7 @@ def entries_by_name(manifest: Manifest, configs: Sequence[pb.ContainerConfig]) -
 def check_same(entry: Entry, config: pb.ContainerConfig, *, layers: Sequence[str], field: str) -> None:
     """Check that a container can go on from an entry: its processes keep the rights and mounts that they had.
 
-    `layers` are those of the image of `config`. Raise FailedPrecondition, which names the field.
+    `layers` belong to the image of `config`. Raise FailedPrecondition, which names the field.
     """
     try:
         before = json_format.ParseDict(entry.config, pb.ContainerConfig(), ignore_unknown_fields=True)

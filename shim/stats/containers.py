@@ -89,7 +89,7 @@ def _with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerS
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
-    """Return the stats of a running container of which some files cannot be read; missing values are unset, not 0."""
+    """Return the stats of a running container. If some of its files cannot be read, their values are unset, not 0."""
     processor = container_processor(rt, record)
     cpu = None if processor is None else messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate)
     return pb.ContainerStats(attributes=_attributes(rt, record), cpu=cpu, writable_layer=writable_layer(rt, record))

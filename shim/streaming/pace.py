@@ -28,7 +28,7 @@ SLOW = 0.0005
 
 
 class Turns:
-    """A fair mutex: threads get it in the order in which they asked."""
+    """A fair mutex: threads get it in the order of their requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

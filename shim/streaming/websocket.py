@@ -40,7 +40,7 @@ CLOSE_CHANNEL = 255
 """In `v5.channel.k8s.io` a message on this channel names the channel that the client closes."""
 
 _COPY_UP_TO = 4096
-"""Bytes of a buffer in which short frames are merged."""
+"""Bytes of a buffer that merges short frames."""
 
 _NORMAL_CLOSURE, _PROTOCOL_ERROR = 1000, 1002
 

@@ -231,7 +231,7 @@ class ImageView:
 
     @contextmanager
     def names_kept(self, image_id: ImageId) -> Iterator[None]:
-        """Let `being_removed` find an image by its former names inside the block, in which Docker removes it."""
+        """Let `being_removed` find an image by its former names while Docker removes it inside the block."""
         with self._changed:
             record = self._index.get(image_id)
             if record is not None:
@@ -250,7 +250,7 @@ class ImageView:
 
     @contextmanager
     def removal(self, image_id: ImageId) -> Iterator[None]:
-        """Drop an image at the end of the block, in which Docker removes it.
+        """Drop an image at the end of the block. Docker removes it inside the block.
 
         If another call has published the image again meanwhile, ask Docker instead.
         """

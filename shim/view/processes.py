@@ -41,7 +41,7 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
 
 
 def _has_no_other_thread(fields: list[bytes]) -> bool:
-    """Return whether a zombie has no other thread; `fields` are those of its `stat` from the state on.
+    """Return whether a zombie has no other thread; `fields` are the fields of its `stat` from the state on.
 
     `stat` shows the state of the main thread, which may exit long before the others (pthread_exit). The number of
     threads includes the main thread until it is reaped: 1 in an exited process, 0 while it is being reaped. Other data,

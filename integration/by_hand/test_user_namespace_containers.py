@@ -68,7 +68,7 @@ def test_exec_runs_in_the_namespace_of_the_container(docker: DockerCli, app: str
 
 
 def test_top_shows_ids_of_the_node(docker: DockerCli, app: str) -> None:
-    assert docker("top", app, "-o", "pid,uid,comm").splitlines()[1].split()[1:] == [str(FIRST), "sleep"]
+    assert docker("top", app, "-o", "pid,user:12,comm").splitlines()[1].split()[1:] == [str(FIRST), "sleep"]
 
 
 def test_stats_count_the_processes(docker: DockerCli, app: str) -> None:

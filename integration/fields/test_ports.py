@@ -91,7 +91,10 @@ def test_one_port_may_be_mapped_for_two_protocols(kubelet: Kubelet) -> None:
 @pytest.mark.parametrize(
     ("second", "field"),
     [
-        (pb.PortMapping(container_port=81, host_port=15359), "config.port_mappings[1].host_port 15359 is the same"),
+        (
+            pb.PortMapping(container_port=81, host_port=15359),
+            "config.port_mappings[1].host_port 15359 is already the host_port of",
+        ),
         (pb.PortMapping(container_port=81, host_port=15360, host_ip="here"), "config.port_mappings[1].host_ip 'here'"),
         (
             pb.PortMapping(container_port=81, host_port=15360, protocol=7),  # type: ignore[arg-type] # of no name

@@ -17,7 +17,7 @@ import pytest
 from integration.conftest import Images, Served
 from integration.nri_plugins import info_of, plugins_of
 from integration.pods.kubelet import Kubelet, in_context, pid_of, refusal, secured
-from integration.pods.user_namespaces import own_users
+from integration.pods.user_namespaces import FIRST, own_users
 from integration.waiting import wait_until
 from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
@@ -222,7 +222,7 @@ def test_a_container_in_a_user_namespace_is_changed_too(
 
     shown = kubelet.inside(container, "echo $ADDED; ulimit -n; cat /m/file; cat /proc/self/uid_map; echo > /dev/stdout")
     assert shown.split()[:5] == ["yes", "123", "from", "the", "node"]
-    assert "655360" in shown
+    assert str(FIRST) in shown
 
 
 def test_a_change_that_runc_rejects_fails_the_start(served: Served, kubelet: Kubelet, plugins: Plugins) -> None:

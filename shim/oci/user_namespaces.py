@@ -7,12 +7,13 @@ from typing import NamedTuple
 import structlog
 
 import shim.oci_runtime
+from shim.base.atomic_files import failing_as
 from shim.base.single_flight import Background
 from shim.base.spawn import run_bounded
 from shim.dockerd.facts import EngineFacts
 from shim.dockerd.image_store import store_root
 from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
-from shim.domain.errors import ShimError, reason_of
+from shim.domain.errors import ShimError
 from shim.engine.answers import EngineInfo
 from shim.oci_runtime.command import SELF_TEST
 
@@ -76,9 +77,12 @@ class UserNamespaces:
         return tested.problem if tested is not None and tested.store == _store(info) else None
 
     def _run(self) -> _Tested:
+        """Test, and keep the result. A test that could not be run on a busy node is repeated at the next query."""
         store = _store(self._facts.info())
-        tested = _Tested(store, _test(store))
-        self._tested = tested
+        try:
+            tested = self._tested = _Tested(store, _test(store))
+        except ShimError as error:
+            tested = _Tested(store, str(error))
         if tested.problem:
             log.warning("pods cannot have user namespaces", reason=tested.problem)
         return tested
@@ -103,7 +107,8 @@ def _setting(info: EngineInfo) -> str:
 
 
 def _test(store: Path) -> str:
-    try:
+    """Return why the kernel or this file system cannot do it; "" if it can. Raise ShimError if there is no answer."""
+    with failing_as("test user namespaces"):
         outcome = run_bounded(
             Path(sys.executable),
             arguments=["-IS", str(_PROGRAM), SELF_TEST, str(store)],
@@ -112,10 +117,6 @@ def _test(store: Path) -> str:
             timeout=_TEST_SECONDS,
             what="test user namespaces",
         )
-    except OSError as error:
-        return f"test user namespaces: {reason_of(error)}"
-    except ShimError as error:
-        return str(error)
     if outcome.returncode == 0:
         return ""
     return outcome.stderr.decode(errors="replace").strip() or f"the test ended with {outcome.returncode}"

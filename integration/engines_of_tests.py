@@ -28,6 +28,7 @@ ENGINES_OF = {
     "operating/test_migration.py": ("28",),
     "packages/test_pins.py": ("28",),
     "pods/test_cni_directory.py": ("28-containerd",),
+    "pods/test_doctor.py": ("28",),
     "pods/test_exit_storms.py": ("28-containerd",),
     "pods/test_failures.py": ("28-containerd",),
     "pods/test_interruptions.py": ("28-containerd",),

@@ -62,24 +62,24 @@ def test_a_pod_cannot_choose_its_group(rt: Runtime, engine: FakeEngine) -> None:
     assert annotations(engine, container) == {SHIM_GROUP: group, "kept": "x"}
 
 
-def test_another_oci_runtime_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
+def test_containers_of_another_oci_runtime_share_no_group(rt: Runtime, engine: FakeEngine) -> None:
     more = {"runc": KnownRuntime(path="runc"), "gvisor": KnownRuntime(path="runsc")}
     engine.engine_info = msgspec.structs.replace(engine.engine_info, runtimes=more)
     pod = run_pod_sandbox(rt, config=pod_config(), runtime_handler="gvisor")
-    assert annotations(engine, pod) == annotations(engine, created(rt, pod)) == {}
+    assert annotations(engine, pod)[SHIM_GROUP] != annotations(engine, created(rt, pod))[SHIM_GROUP]
 
 
-def test_a_pod_whose_default_runtime_changed_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_whose_default_runtime_is_another_does_not_join_the_group_of_pause(rt: Runtime, engine: FakeEngine) -> None:
     pod = ready_pod(rt)
     engine.engine_info = msgspec.structs.replace(engine.engine_info, default_runtime="gvisor")
     rt.facts.info(max_age=0)
-    assert annotations(engine, created(rt, pod)) == {}
+    assert annotations(engine, created(rt, pod))[SHIM_GROUP] != annotations(engine, pod)[SHIM_GROUP]
 
 
 def test_an_old_engine_gets_no_group(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = (1, 42)
     pod = ready_pod(rt)
-    assert annotations(engine, pod) == annotations(engine, created(rt, pod)) == {}
+    assert annotations(engine, pod)[SHIM_GROUP] != annotations(engine, created(rt, pod))[SHIM_GROUP]
 
 
 def test_containers_of_a_pod_without_a_group_have_none(rt: Runtime, engine: FakeEngine) -> None:

@@ -255,7 +255,7 @@ def test_a_docker_in_a_swarm_gets_no_live_restore_and_starts_again(unit: Unit) -
 
     remark, *_ = unit.install()
 
-    assert remark.startswith("to do: this Docker is in a swarm, and dockerd does not start with live-restore then")
+    assert remark.startswith("to do: this Docker is in a swarm, where dockerd does not start with live-restore")
     assert settings() == {"runtimes": ANY}
     assert ORDERED_RUNTIME in unit.engine.api.info()["Runtimes"]
     unit.setup.systemd.run("restart", "docker.service")

@@ -67,38 +67,22 @@ def create_container(
     check_cdi_devices(config.CDI_devices, facts=rt.facts, api_version=rt.engine.api_version)
     check_container(config, pod=sandbox.config)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
-    log_directory = sandbox_config.log_directory or sandbox.config.log_directory
     ctx = _create_context(
-        rt,
-        name=name,
-        sandbox=sandbox,
-        config=config,
-        log_directory=log_directory,
-        privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(sandbox_config),
-        restored=checkpoint is not None,
+        rt, name=name, sandbox=sandbox, config=config, now=sandbox_config, restored=checkpoint is not None
     )
     body = container_body(config, ctx)
     with rt.locks.container(name), ExitStack() as seen, Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        for twin in twins(rt, config.metadata, sandbox_id=sandbox.id):
-            container_is_removed(rt, twin)
-            remove_leftover(rt, twin.id)
+        _remove_twins(rt, config, sandbox=sandbox)
         hide_from_clients(rt, container_key(sandbox.id, config.metadata), until=seen)
-        ensure_host_paths(rt.host_fs, config.mounts, body["HostConfig"]["Mounts"])
-        namespaces, host = config.linux.security_context.namespace_options, body["HostConfig"]
-        with joining_shim_group(rt, sandbox, namespaces=namespaces, runtime=host["Runtime"]) as group:
-            host["Annotations"].update(group)
-            made.append(_create(rt, name=name, body=body))
-            created = rt.view.refresh_container(made[0])
-        _relabel(rt, made[0], config=config, body=body)
-        _check_limits(created, config=config, body=body)
+        created = _make(rt, made, name=name, sandbox=sandbox, config=config, body=body)
         updates = finish_with_plugins(
             rt,
             created,
             sandbox=sandbox,
             mounts=config.mounts,
-            runtime=host["Runtime"],
+            runtime=body["HostConfig"]["Runtime"],
             rollback=rollback,
             checkpoint=checkpoint,
         )
@@ -107,6 +91,28 @@ def create_container(
         update_others(rt, updates)
         rollback.commit()
     return ContainerId(made[0])
+
+
+def _remove_twins(rt: Runtime, config: pb.ContainerConfig, *, sandbox: SandboxRecord) -> None:
+    for twin in twins(rt, config.metadata, sandbox_id=sandbox.id):
+        container_is_removed(rt, twin)
+        remove_leftover(rt, twin.id)
+
+
+def _make(
+    rt: Runtime, made: list[str], *, name: str, sandbox: SandboxRecord, config: pb.ContainerConfig, body: JsonObject
+) -> Record | None:
+    """Have Docker create the container, and return its record. Its id is in `made` before another step can fail."""
+    host = body["HostConfig"]
+    ensure_host_paths(rt.host_fs, config.mounts, host["Mounts"])
+    namespaces = config.linux.security_context.namespace_options
+    with joining_shim_group(rt, sandbox, namespaces=namespaces, runtime=host["Runtime"]) as group:
+        host["Annotations"].update(group)
+        made.append(_create(rt, name=name, body=body))
+        created = rt.view.refresh_container(made[0])
+    _relabel(rt, made[0], config=config, body=body)
+    _check_limits(created, config=config, body=body)
+    return created
 
 
 def _allows_privileged(pod_config: pb.PodSandboxConfig) -> bool:
@@ -152,14 +158,15 @@ def _create_context(
     name: str,
     sandbox: SandboxRecord,
     config: pb.ContainerConfig,
-    log_directory: str,
-    privileged_pod: bool,
+    now: pb.PodSandboxConfig,
     restored: bool,
 ) -> ContainerContext:
+    """Return what Docker's body for the container depends on; `now` is the pod as the client sees it now."""
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
     defaults = host_defaults(rt, sandbox.config, runtime_handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, like in other runtimes.
+    log_directory = now.log_directory or sandbox.config.log_directory
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
     check_path_length(log_path, field="config.log_path below the log directory of the pod")
     image_id = _image_id(rt, config.image)
@@ -173,7 +180,7 @@ def _create_context(
     return ContainerContext(
         defaults=defaults,
         sandbox_id=sandbox.id,
-        privileged_pod=privileged_pod,
+        privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(now),
         host_network=pod.host_network(sandbox.config),
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
@@ -189,21 +196,20 @@ def _create_context(
         image_mounts=docker_image_mounts(volumes),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
         seccomp_profile=b"" if context.privileged else seccomp_profile(rt.host_fs, context),
-        oci_annotations={
-            **container_annotations(config, pod=sandbox.config, settings=rt.config, api_version=rt.engine.api_version),
-            **for_sandboxed(
-                _names(config, sandbox=sandbox),
-                info=rt.facts.info(),
-                runtime=defaults.runtime,
-                api_version=rt.engine.api_version,
-            ),
-        },
+        oci_annotations=_oci_annotations(rt, config, sandbox=sandbox, runtime=defaults.runtime),
     )
 
 
-def _names(config: pb.ContainerConfig, *, sandbox: SandboxRecord) -> dict[str, str]:
+def _oci_annotations(
+    rt: Runtime, config: pb.ContainerConfig, *, sandbox: SandboxRecord, runtime: str
+) -> dict[str, str]:
     image = config.image.user_specified_image or config.image.image
-    return container_names(config, image=image, pod=sandbox.config.metadata, sandbox_id=sandbox.id)
+    name = container_names(config, image=image, pod=sandbox.config.metadata, sandbox_id=sandbox.id)
+    version = rt.engine.api_version
+    return {
+        **container_annotations(config, pod=sandbox.config, settings=rt.config, api_version=version),
+        **for_sandboxed(name, info=rt.facts.info(), runtime=runtime, api_version=version),
+    }
 
 
 def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:

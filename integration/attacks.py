@@ -3,7 +3,7 @@
 Each URL is an exec of `COMMAND` with stdout and stderr. A thread for each URL attacks once the command runs, and reads
 nothing back.
 
-The word `sink` in place of a URL is a peer that discards all input: it measures what the clients alone cost a machine.
+The word `sink` in place of a URL is a peer that discards all input, to measure the cost of the clients alone.
 """
 
 import socket

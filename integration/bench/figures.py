@@ -52,7 +52,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     rss_mib: float
     threads: int
     descriptors: int
-    """Without cgroup files, some of which are open for each running container."""
+    """Without cgroup files: the server keeps several of them open for each running container."""
     cpu_seconds: float
     """Processor time since the server's start."""
 

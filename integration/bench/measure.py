@@ -34,7 +34,7 @@ TURNS = 3
 def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] = ()) -> Report:
     """Measure pods alone, then with `pods` others present. Raises NodeError if setup fails.
 
-    The servers of the programs `beside` take part in all measurements but those with other pods.
+    The servers of the programs `beside` take part in all measurements, except in measurements with other pods.
     """
     load_before = os.getloadavg()[0]
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
+from shim.container import restoring
 from shim.container.cgroup import ensure_limits
 from shim.container.change_lock import apply_when_running, hold_for_change
 from shim.container.find import check_no_twin_runs
@@ -72,7 +73,7 @@ def _start(rt: Runtime, record: ContainerRecord) -> None:
 
 def _start_shielded(rt: Runtime, record: ContainerRecord) -> None:
     """Start a container even if its client goes away. If this fails, the container does not run."""
-    with deadline.shielded(START_SECONDS):
+    with deadline.shielded(START_SECONDS + restoring.start_seconds(rt, record.id)):
         _start_in_docker(rt, record)
         try:
             started = rt.view.refresh_container(record.id)

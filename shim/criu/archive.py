@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from shim.oci_runtime.diff import OPAQUE, WHITEOUT, XATTR
+
 ARCHIVE_LIMIT = 64 << 30
 """Bytes of an archive."""
 LOG_LIMIT = 16 << 20
 """Bytes of the log in an archive: its end. A kubelet rotates logs of 10 MiB."""
 
-_WHITEOUT = ".wh."
-_OPAQUE = ".wh..wh..opq"
 _OVERLAY = "trusted.overlay."
 _ALSO_OVERLAY = "user.overlay."
 _OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _ELSEWHERE = ("redirect", "metacopy")
 """What overlayfs notes of a file whose name or content is in a lower layer."""
-_XATTR = "SCHILY.xattr."
-"""The keyword of extended attributes, as tar programs and container engines know it."""
+_SELINUX = "security.selinux"
+"""The label of a file: the node of a restore has labels of its own."""
 
 
 class Refused(Exception):
@@ -100,6 +100,8 @@ class Writer:
         linked: dict[tuple[int, int], str] = {}
         for name, path in _entries(upper):
             self._check()
+            if path.name.startswith(WHITEOUT):
+                raise Refused(f"layers of images cannot have the name of /{name}: it says that a file is removed")
             found = path.lstat()
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
                 self._add_empty(_whiteout(name))
@@ -109,11 +111,10 @@ class Writer:
 
     def _add_entry(self, name: str, path: Path, found: os.stat_result, linked: dict[tuple[int, int], str]) -> None:
         attributes = _attributes(path, name=name)
-        if attributes.pop(_OPAQUE_ATTRIBUTE, b"") == b"y":
-            self._add_empty(f"{name}/{_OPAQUE}")
+        is_opaque = attributes.pop(_OPAQUE_ATTRIBUTE, b"") == b"y"
         entry = _entry(name, path, found)
         entry.pax_headers = {
-            _XATTR + attribute: value.decode(errors="surrogateescape") for attribute, value in attributes.items()
+            XATTR + attribute: value.decode(errors="surrogateescape") for attribute, value in attributes.items()
         }
         if stat.S_ISREG(found.st_mode):
             first = linked.setdefault((found.st_dev, found.st_ino), name) if found.st_nlink > 1 else name
@@ -124,6 +125,8 @@ class Writer:
             entry.type, entry.linkname, entry.size = tarfile.LNKTYPE, first, 0
         self._budget.take(tarfile.BLOCKSIZE)
         self._tar.addfile(entry)
+        if is_opaque:
+            self._add_empty(f"{name}/{OPAQUE}")
 
     def _add_empty(self, name: str) -> None:
         self._budget.take(tarfile.BLOCKSIZE)
@@ -180,7 +183,7 @@ def _entry(name: str, path: Path, found: os.stat_result) -> tarfile.TarInfo:
     if kind == stat.S_IFREG:
         entry.size = found.st_size
     elif kind == stat.S_IFLNK:
-        entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115 - a Path would change `a//b`
     elif kind in (stat.S_IFCHR, stat.S_IFBLK):
         entry.type = tarfile.CHRTYPE if kind == stat.S_IFCHR else tarfile.BLKTYPE
         entry.devmajor, entry.devminor = os.major(found.st_rdev), os.minor(found.st_rdev)
@@ -208,11 +211,13 @@ def _attributes(path: Path, *, name: str) -> dict[str, bytes]:
         own = attribute.startswith(_OVERLAY)
         if own and attribute.removeprefix(_OVERLAY) in _ELSEWHERE:
             raise Refused(f"overlayfs keeps /{name} in another layer ({attribute})")
-        if attribute == _OPAQUE_ATTRIBUTE or not (own or attribute.startswith(_ALSO_OVERLAY)):
+        if "=" in attribute or not attribute.isascii():
+            raise Refused(f"no archive can have the extended attribute {attribute!r} of /{name}")
+        if attribute == _OPAQUE_ATTRIBUTE or not (own or attribute.startswith(_ALSO_OVERLAY) or attribute == _SELINUX):
             found[attribute] = os.getxattr(path, attribute, follow_symlinks=False)
     return found
 
 
 def _whiteout(name: str) -> str:
     directory, slash, base = name.rpartition("/")
-    return f"{directory}{slash}{_WHITEOUT}{base}"
+    return f"{directory}{slash}{WHITEOUT}{base}"

@@ -9,8 +9,8 @@ from pathlib import Path
 from shim.criu import order as answers
 from shim.criu.archive import LOG_LIMIT, Budget, Writer
 from shim.criu.dump import Failure, Paused, check_wanted, dump, environment_for, write_diff
-from shim.criu.layout import DIFF, IMAGES
 from shim.criu.order import ContainerOrder
+from shim.oci_runtime.restore import DIFF, IMAGES
 
 
 def checkpoint_container(order: ContainerOrder) -> None:

@@ -11,18 +11,17 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from shim.base.proc import lines
 from shim.criu import order as answers
 from shim.criu.archive import ARCHIVE_LIMIT, Budget, Writer
 from shim.criu.order import Source
+from shim.oci_runtime.restore import criu_errors, end_of
 
 _CHECK_SECONDS = 30.0
 """For `criu check`, which takes 0.1 s, and for a pause or resume."""
+_RESUMES = 3
+"""Attempts to resume a container: nothing else would."""
 _LOOK_SECONDS = 0.05
 """Between two looks for processes of a criu that is to fail: it may just start another one."""
-_LOG_BYTES = 64 << 10
-"""Read of the end of criu's log."""
-_ERRORS_SHOWN = 3
 _SCRIPT_MODE = 0o700
 
 
@@ -82,19 +81,30 @@ class Paused:
         self._environment = environment
 
     def __enter__(self) -> None:
-        paused = self._run("pause")
-        if paused.returncode:
-            self._run("resume")  # it may be half-way
-            raise Failure(answers.NOT_POSSIBLE, f"runc pause: {_last_line(paused.stderr)}")
+        try:
+            self._pause()
+        except BaseException:
+            self.resume()  # it may be half-way, also if runc has not ended in time
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.resume()
 
+    def _pause(self) -> None:
+        paused = self._run("pause")
+        if paused.returncode:
+            raise Failure(answers.NOT_POSSIBLE, f"runc pause: {_last_line(paused.stderr)}")
+
     def resume(self) -> None:
         """Resume the container; one that is not paused is fine. Raise Failure."""
-        resumed = self._run("resume")
-        if resumed.returncode and b"not paused" not in resumed.stderr:
-            raise Failure(answers.NOT_POSSIBLE, f"runc resume: {_last_line(resumed.stderr)}")
+        for attempt in range(_RESUMES):
+            with suppress(subprocess.TimeoutExpired):
+                resumed = self._run("resume")
+                if not resumed.returncode or b"not paused" in resumed.stderr:
+                    return
+                if attempt == _RESUMES - 1:
+                    raise Failure(answers.NOT_POSSIBLE, f"runc resume: {_last_line(resumed.stderr)}")
+        raise Failure(answers.NOT_POSSIBLE, "runc resume does not end")
 
     def _run(self, verb: str) -> "subprocess.CompletedProcess[bytes]":
         return subprocess.run(
@@ -141,12 +151,6 @@ def write_diff(source: Source, path: Path, *, budget: Budget) -> None:
         writer = Writer(file, budget=budget, check=check_wanted)
         writer.add_layer(Path(source.upper))
         writer.close()
-
-
-def criu_errors(log: Path) -> str:
-    """Return the errors in a log of criu's; empty where it has none."""
-    errors = [line.partition(b"Error ")[2] for line in lines(_end_of(log)) if b"Error " in line]
-    return "criu: " + "; ".join(each.decode(errors="replace") for each in errors[:_ERRORS_SHOWN]) if errors else ""
 
 
 def check_tree(source: Source) -> None:
@@ -206,16 +210,7 @@ def _children(pid: int) -> list[int]:
 
 def _reason(log: Path, output: Path) -> str:
     """Return what criu says of its failure; else what runc says."""
-    return criu_errors(log) or f"runc: {_last_line(_end_of(output))}"
-
-
-def _end_of(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-            return file.read()
-    except FileNotFoundError:
-        return b""
+    return criu_errors(str(log)) or f"runc: {_last_line(end_of(str(output)))}"
 
 
 def _last_line(output: bytes) -> str:

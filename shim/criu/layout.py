@@ -12,12 +12,13 @@ import json
 import os
 import platform
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shim.oci_runtime.restore import DIFF, IMAGES, SPEC
+
 MANIFEST = "pod.json"
-IMAGES = "checkpoint"
-DIFF = "rootfs-diff.tar"
 VERSION = 1
 
 MANIFEST_LIMIT = 16 << 20
@@ -56,17 +57,18 @@ def manifest(containers: list[dict[str, Any]]) -> bytes:
     return json.dumps({"version": VERSION, **node_facts(), "containers": containers}).encode()
 
 
-def described(path: Path) -> tuple[int, int]:
-    """Return size and CRC-32 of a file. OSError."""
+def described(path: Path, *, check: Callable[[], None]) -> tuple[int, int]:
+    """Return size and CRC-32 of a file. `check` is called before each read, and ends the work if it raises. OSError."""
     size = checksum = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_CHUNK):
+            check()
             size += len(piece)
             checksum = zlib.crc32(piece, checksum)
     return size, checksum
 
 
-def needed_files(directory: Path) -> dict[str, tuple[int, int]]:
+def needed_files(directory: Path, *, check: Callable[[], None]) -> dict[str, tuple[int, int]]:
     """Return size and CRC-32 of the files of a container that a restore needs, by name. OSError."""
     images = sorted(f"{IMAGES}/{name}" for name in os.listdir(directory / IMAGES))  # noqa: PTH208
-    return {name: described(directory / name) for name in (*images, DIFF)}
+    return {name: described(directory / name, check=check) for name in (*images, DIFF, SPEC)}

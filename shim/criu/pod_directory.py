@@ -5,15 +5,16 @@
 
 import os
 import shutil
-import stat
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from shim.criu import order as answers
 from shim.criu.archive import LOG_LIMIT, Budget, open_end
 from shim.criu.dump import Failure, Paused, check_tree, check_wanted, dump, environment_for, write_diff
-from shim.criu.layout import DIFF, IMAGES, MANIFEST, manifest, needed_files
+from shim.criu.layout import MANIFEST, manifest, needed_files
 from shim.criu.order import PodOrder, Source
+from shim.oci_runtime.restore import DIFF, IMAGES
 
 _OTHERS_MAY_WRITE = 0o022
 
@@ -23,8 +24,14 @@ def checkpoint_pod(order: PodOrder) -> None:
 
     Failure, Refused or OSError.
     """
-    directory, work = Path(order.directory), Path(order.work)
-    _check_empty(directory)
+    work = Path(order.work)
+    with opened_output(order.directory) as directory:
+        if any(os.scandir(directory)):
+            raise Failure(answers.NOT_POSSIBLE, f"{order.directory} is not empty")
+        _write(order, directory, work)
+
+
+def _write(order: PodOrder, directory: Path, work: Path) -> None:
     try:
         work.mkdir(mode=0o700, parents=True)
         _dump_all(order, directory, environment_for(order.path, work))
@@ -49,15 +56,21 @@ def empty(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_empty(directory: Path) -> None:
-    """Check that a directory can take a checkpoint, which is as powerful as root: nobody else may change it."""
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise Failure(answers.NOT_POSSIBLE, f"{directory} is not a directory")
-    if found.st_uid != 0 or found.st_mode & _OTHERS_MAY_WRITE:
-        raise Failure(answers.NOT_POSSIBLE, f"{directory} must belong to root, and nobody else may write to it")
-    if any(os.scandir(directory)):
-        raise Failure(answers.NOT_POSSIBLE, f"{directory} is not empty")
+@contextmanager
+def opened_output(path: str) -> Iterator[Path]:
+    """Open the directory for a checkpoint, and yield a path to it that no rename or link changes in the block.
+
+    A checkpoint is as powerful as root: raise Failure if anybody else may write to the directory. OSError.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(opened)
+        if found.st_uid != 0 or found.st_mode & _OTHERS_MAY_WRITE:
+            raise Failure(answers.NOT_POSSIBLE, f"{path} must belong to root, and nobody else may write to it")
+        # By the pid, not `self`: runc and criu write there too.
+        yield Path(f"/proc/{os.getpid()}/fd/{opened}")
+    finally:
+        os.close(opened)
 
 
 def _dump_all(order: PodOrder, directory: Path, environment: dict[str, str]) -> None:
@@ -88,5 +101,5 @@ def _write_manifest(order: PodOrder, directory: Path) -> None:
     for number, document in enumerate(order.documents):
         check_wanted()
         name = str(number)
-        entries.append({**document, "directory": name, "files": needed_files(directory / name)})
+        entries.append({**document, "directory": name, "files": needed_files(directory / name, check=check_wanted)})
     (directory / MANIFEST).write_bytes(manifest(entries))

@@ -19,20 +19,11 @@ from typing import Any
 from shim.criu import order as answers
 from shim.criu.archive import ARCHIVE_LIMIT, Budget
 from shim.criu.dump import Failure, check_wanted, find_criu
-from shim.criu.layout import (
-    CONNECTION,
-    CONTAINERS_LIMIT,
-    DIFF,
-    FILES_LIMIT,
-    IMAGES,
-    MANIFEST,
-    MANIFEST_LIMIT,
-    VERSION,
-    node_facts,
-)
+from shim.criu.layout import CONNECTION, CONTAINERS_LIMIT, FILES_LIMIT, MANIFEST, MANIFEST_LIMIT, VERSION, node_facts
 from shim.criu.order import TakeOrder
 from shim.oci_runtime.diff import check_entry
 from shim.oci_runtime.order import OrderError
+from shim.oci_runtime.restore import DIFF, IMAGES, SPEC
 
 _OTHERS_MAY_WRITE = 0o022
 _CHUNK = 1 << 20
@@ -130,12 +121,13 @@ def parsed_manifest(content: bytes) -> dict[str, Any]:
 def _check_files(files: dict[str, list[int]]) -> None:
     if len(files) > FILES_LIMIT:
         raise _damaged(f"a container has {len(files)} files, at most {FILES_LIMIT} are read")
-    if DIFF not in files:
-        raise _damaged(f"{DIFF} is missing")
+    for name in (DIFF, SPEC):
+        if name not in files:
+            raise _damaged(f"{name} is missing")
     for name, (size, checksum) in files.items():
         directory, slash, base = name.partition("/")
         is_image = directory == IMAGES and slash and base not in ("", ".", "..") and "/" not in base
-        if (not is_image and name != DIFF) or "\0" in name:
+        if (not is_image and name not in (DIFF, SPEC)) or "\0" in name:
             raise _damaged(f"{name!r} is not the name of a file of a checkpoint")
         if not (isinstance(size, int) and isinstance(checksum, int) and size >= 0):
             raise _damaged(f"{name} has no size")
@@ -187,6 +179,7 @@ def _copy(opened: int, target: Path, *, name: str, size: int, checksum: int) -> 
     found = copied = 0
     with target.open("xb", buffering=0) as copy:
         while copied < size and (piece := os.read(opened, min(_CHUNK, size - copied))):
+            check_wanted()
             copy.write(piece)
             found, copied = zlib.crc32(piece, found), copied + len(piece)
     if (copied, found) != (size, checksum):

@@ -22,7 +22,7 @@ from shim.criu.archive import Refused, TooLarge
 from shim.criu.container_archive import checkpoint_container
 from shim.criu.dump import Failure, Paused, kind_of
 from shim.criu.order import Answer, ContainerOrder, Order, PodOrder, TakeOrder, decoded
-from shim.criu.pod_directory import checkpoint_pod, empty
+from shim.criu.pod_directory import checkpoint_pod, empty, opened_output
 from shim.criu.take import take
 
 _TEXT_LENGTH = 2000
@@ -34,7 +34,7 @@ def main() -> int:
     worker = os.fork()
     if worker:
         _, status = os.waitpid(worker, 0)
-        if os.WIFSIGNALED(status):
+        if status:
             _undo(order)
         return os.waitstatus_to_exitcode(status)
     os.setsid()
@@ -46,16 +46,18 @@ def main() -> int:
 
 
 def _undo(order: Order) -> None:
-    """Have containers go on after the process that had them paused was killed, for example for lack of memory."""
+    """Have containers go on after a crash of the process that had them paused, for example for lack of memory."""
     if isinstance(order, TakeOrder):
         shutil.rmtree(order.target, ignore_errors=True)
         return
     for source in order.sources:
         with suppress(Failure, OSError, subprocess.TimeoutExpired):
             Paused(source, {"PATH": order.path, "HOME": "/"}).resume()
+    # Only a directory that was found empty is emptied: the work begins after that check.
+    if isinstance(order, PodOrder) and Path(order.work).is_dir():
+        with suppress(Failure, OSError), opened_output(order.directory) as directory:
+            empty(directory)
     shutil.rmtree(order.work, ignore_errors=True)
-    if isinstance(order, PodOrder):
-        empty(Path(order.directory))
 
 
 def _line() -> bytes:

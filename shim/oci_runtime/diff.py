@@ -16,9 +16,12 @@ from typing import IO
 from shim.oci_runtime import kernel
 from shim.oci_runtime.order import OrderError
 
-_WHITEOUT = ".wh."
-_OPAQUE = ".wh..wh..opq"
-_XATTR = "SCHILY.xattr."
+WHITEOUT = ".wh."
+"""Prefix of the name of a file that a layer removes."""
+OPAQUE = ".wh..wh..opq"
+"""Says that a directory has nothing of the layers below. Comes after the directory's own entry."""
+XATTR = "SCHILY.xattr."
+"""The keyword of extended attributes, as tar programs and container engines know it."""
 _REFUSED_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
 """Attributes of overlayfs: they name files of other layers."""
 _TYPES = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE}
@@ -30,16 +33,23 @@ _CHUNK = 1 << 20
 
 def check_entry(entry: tarfile.TarInfo) -> None:
     """Raise OrderError for an entry that `apply` does not make: another kind of file, or a path that leads out."""
-    _parts(entry.name)
+    _check_whiteout(_parts(entry.name)[-1])
     if not (0 <= entry.uid < _MOST_ID and 0 <= entry.gid < _MOST_ID and abs(entry.mtime) < _MOST_SECONDS):
         raise OrderError(f"{entry.name!r} has an owner or a time that no file has")
-    if entry.type not in _TYPES:
-        raise OrderError(f"{entry.name!r} is a device or another special file")
+    if entry.type not in _TYPES or entry.issparse():
+        raise OrderError(f"{entry.name!r} is a device, a sparse file or another special file")
     if entry.islnk():
         _parts(entry.linkname)
     for name in entry.pax_headers:
-        if name.startswith(tuple(_XATTR + each for each in _REFUSED_ATTRIBUTES)):
+        if name.startswith(tuple(XATTR + each for each in _REFUSED_ATTRIBUTES)):
             raise OrderError(f"{entry.name!r} has an attribute of overlayfs")
+
+
+def _check_whiteout(base: str) -> None:
+    """Check the last part of a path: a whiteout removes the file with the rest of this name, which must be no `..`."""
+    removed = base.removeprefix(WHITEOUT)
+    if base not in (OPAQUE, removed) and (removed in ("", ".", "..") or removed.startswith(WHITEOUT)):
+        raise OrderError(f"{base!r} is not the name of a whiteout")
 
 
 def apply(layer: str, root: str) -> None:
@@ -88,11 +98,11 @@ def _parent(top: int, name: str) -> Iterator[tuple[int, str]]:
 
 def _apply(archive: tarfile.TarFile, entry: tarfile.TarInfo, top: int) -> None:
     with _parent(top, entry.name) as (parent, base):
-        if base == _OPAQUE:
+        if base == OPAQUE:
             for name in os.listdir(f"/proc/self/fd/{parent}"):
                 _remove(parent, name)
-        elif base.startswith(_WHITEOUT):
-            _remove(parent, base.removeprefix(_WHITEOUT))
+        elif base.startswith(WHITEOUT):
+            _remove(parent, base.removeprefix(WHITEOUT))
         elif entry.isdir():
             _make_directory(entry, parent, base)
         else:
@@ -165,5 +175,5 @@ def _set_attributes(entry: tarfile.TarInfo, opened: int) -> None:
     os.fchmod(opened, entry.mode)
     # After the owner: its change takes away the capabilities of a file.
     for name, value in entry.pax_headers.items():
-        if name.startswith(_XATTR):
-            os.setxattr(opened, name.removeprefix(_XATTR), value.encode(errors="surrogateescape"))
+        if name.startswith(XATTR):
+            os.setxattr(opened, name.removeprefix(XATTR), value.encode(errors="surrogateescape"))

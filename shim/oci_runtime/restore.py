@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shim.base import proc
-from shim.oci_runtime import diff, kernel
+from shim.oci_runtime import diff, kernel, rights
 from shim.oci_runtime.create import read_json, replace_json
 from shim.oci_runtime.order import OrderError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 IMAGES = "checkpoint"
 DIFF = "rootfs-diff.tar"
+SPEC = "spec.dump"
 """In the directory of a restore."""
 
 _OPTIONS = ("--file-locks", "--ext-unix-sk")
@@ -42,6 +43,7 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
         raise OrderError("its checkpoint has been used: a container goes on from a checkpoint once")
     path = f"{bundle}/config.json"
     config = read_json(path)
+    rights.check(read_json(f"{ordered.directory}/{SPEC}"), config)
     root = os.path.join(bundle, config["root"]["path"])
     try:
         diff.apply(f"{ordered.directory}/{DIFF}", root)
@@ -65,7 +67,8 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
     command = [found, *words[:verb_at], "restore", "--detach", *options, *words[verb_at + 1 :]]
     done = subprocess.run(command, check=False, env={**os.environ, "PATH": ordered.path})
     if done.returncode != 0:
-        raise OrderError(f"restore from its checkpoint: {_reason(f'{logs}/restore.log')}")
+        reason = criu_errors(f"{logs}/restore.log") or "criu has written no error"
+        raise OrderError(f"restore from its checkpoint: {reason}")
     shutil.rmtree(ordered.directory, ignore_errors=True)  # the container's memory; the server removes what is left
 
 
@@ -77,12 +80,17 @@ def _make_read_only(root: str) -> None:
     kernel.mount("none", root, flags=kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY)
 
 
-def _reason(log: str) -> str:
+def criu_errors(log: str) -> str:
+    """Return the errors in a log of criu; empty if there are none."""
+    errors = [line.partition(b"Error ")[2] for line in proc.lines(end_of(log)) if b"Error " in line]
+    return "criu: " + "; ".join(each.decode(errors="replace") for each in errors[:_ERRORS_SHOWN]) if errors else ""
+
+
+def end_of(log: str) -> bytes:
+    """Return the end of a log; empty if it is missing."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
-            content = file.read()
+            return file.read()
     except FileNotFoundError:
-        return "criu has written no log"
-    errors = [line.partition(b"Error ")[2] for line in proc.lines(content) if b"Error " in line]
-    return "criu: " + "; ".join(each.decode(errors="replace") for each in errors[:_ERRORS_SHOWN])
+        return b""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.rollback import Rollback
@@ -18,11 +17,10 @@ from shim.criu.checkpoint import carry_out, new_work
 from shim.criu.order import TakeOrder
 from shim.criu.program import search_path
 from shim.domain import names
-from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.domain.ids import ContainerId, SandboxId
 from shim.image.find import find_image
 from shim.runtime import Runtime
-from shim.sandbox.find import sandboxes
 from shim.sandbox.manifest import check_same, entries_by_name, read_manifest
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.run import run_pod_sandbox
@@ -65,7 +63,7 @@ def restore_pod(
         with Rollback(f"restore pod sandbox {names.sandbox_name(config.metadata)}") as rollback:
             made: list[SandboxId] = []
             rollback.undo("its pod sandbox", partial(_remove_all, rt, made))
-            made.append(run_pod_sandbox(rt, config=config, runtime_handler=runtime_handler))
+            made.append(run_pod_sandbox(rt, config=config, runtime_handler=runtime_handler, must_be_new=True))
             containers = {
                 each.metadata.name: create_container(
                     rt,
@@ -92,10 +90,6 @@ def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler
         raise FailedPrecondition(f"{field}: containers in a user namespace cannot be restored")
     defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
     check_takes_orders(rt.facts.info(), runtime=defaults.runtime, field="runtime_handler")
-    name = names.sandbox_name(config.metadata)
-    for record in sandboxes(rt):
-        if names.sandbox_name(record.config.metadata) == name and pod.is_ready(rt.checkpoints, record):
-            raise AlreadyExists(f"config.metadata: pod sandbox {record.id} has this name, namespace, uid and attempt")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from shim.base.rollback import Rollback
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.teardown import create_under_name
 from shim.domain import labels, names
-from shim.domain.errors import ShimError
+from shim.domain.errors import AlreadyExists, ShimError
 from shim.domain.ids import ImageId, SandboxId
 from shim.hooks.pods import pod_has_run
 from shim.image.accounts import accounts_of
@@ -38,17 +38,21 @@ from shim.view.records import sandbox_key
 log = structlog.get_logger(__name__)
 
 
-def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
+def run_pod_sandbox(
+    rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, must_be_new: bool = False
+) -> SandboxId:
     """Create a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
 
-    If a ready sandbox of the same attempt exists, its client gave up waiting: return its id. A sandbox of the attempt
-    that is not ready is removed first. On an error everything is undone in reverse. If an undo fails too, the sandbox
-    stays listed as not ready, and the kubelet stops and removes it.
+    If a ready sandbox of the same attempt exists, its client gave up waiting: return its id, or raise AlreadyExists if
+    the sandbox `must_be_new`. A sandbox of the attempt that is not ready is removed first. On an error everything is
+    undone in reverse. If an undo fails too, the sandbox stays listed as not ready, and the kubelet removes it.
     """
     name = names.sandbox_name(config.metadata)
     with rt.locks.sandbox(name):
         for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
             if pod.is_ready(rt.checkpoints, earlier):
+                if must_be_new:
+                    raise AlreadyExists(f"config.metadata: pod sandbox {earlier.id} has this name, uid and attempt")
                 log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)

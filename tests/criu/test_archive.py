@@ -63,6 +63,27 @@ def test_a_directory_that_replaces_the_images_is_opaque(tmp_path: Path) -> None:
     assert not any("overlay" in key for key in found["d"].pax_headers)
 
 
+@pytest.mark.parametrize("name", [".wh...", ".wh.file", ".wh..wh..opq"])
+def test_a_file_with_the_name_of_a_whiteout_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(Refused, match="layers of images cannot have the name"):
+        layer(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+@pytest.mark.parametrize("attribute", [b"user.\xff", b"user.a=b"])
+def test_an_attribute_that_no_archive_can_have_is_refused(tmp_path: Path, attribute: bytes) -> None:
+    (tmp_path / "file").touch()
+    os.setxattr(tmp_path / "file", attribute, b"v")
+    with pytest.raises(Refused, match="of /file"):
+        layer(tmp_path)
+
+
+def test_a_link_is_kept_to_the_letter(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("a//b/./c")
+    assert layer(tmp_path)["link"].linkname == "a//b/./c"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
 def test_extended_attributes_are_kept(tmp_path: Path) -> None:
     (tmp_path / "file").touch()

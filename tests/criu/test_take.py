@@ -39,6 +39,7 @@ def order(tmp_path: Path) -> TakeOrder:
     images.mkdir(mode=0o700, parents=True)
     (images / "inventory.img").write_bytes(b"inventory")
     (images / "pages-1.img").write_bytes(bytes(5 << 20))
+    (tmp_path / "checkpoint/0/spec.dump").write_text("{}")
     layer(tmp_path / "checkpoint", tarfile.TarInfo("file"))
     describe(tmp_path / "checkpoint")
     return TakeOrder(
@@ -57,7 +58,7 @@ def layer(checkpoint: Path, *entries: tarfile.TarInfo) -> None:
 
 def describe(checkpoint: Path) -> None:
     """Rewrite the manifest for the checkpoint's files."""
-    entry = {"name": "c", "directory": "0", "files": needed_files(checkpoint / "0")}
+    entry = {"name": "c", "directory": "0", "files": needed_files(checkpoint / "0", check=lambda: None)}
     (checkpoint / MANIFEST).write_bytes(manifest([entry]))
 
 
@@ -77,6 +78,7 @@ def test_the_files_of_a_restore_are_copied(own_exec: OwnExec, order: TakeOrder) 
         "0/checkpoint/inventory.img",
         "0/checkpoint/pages-1.img",
         "0/rootfs-diff.tar",
+        "0/spec.dump",
         MANIFEST,
     ]
     assert (target / "0/checkpoint/pages-1.img").read_bytes() == bytes(5 << 20)

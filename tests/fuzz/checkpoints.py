@@ -24,7 +24,7 @@ ENTRY: dict[str, Any] = {
     "directory": "0",
     "layers": ["sha256:1"],
     "config": {"metadata": {"name": "app"}, "mounts": [{"container_path": "/data", "host_path": "/x"}]},
-    "files": {"checkpoint/core-1.img": [5, 7], "rootfs-diff.tar": [10240, 9]},
+    "files": {"checkpoint/core-1.img": [5, 7], "rootfs-diff.tar": [10240, 9], "spec.dump": [2, 3]},
 }
 
 

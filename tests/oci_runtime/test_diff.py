@@ -118,6 +118,28 @@ def test_paths_that_lead_out_are_refused(root: Path, tmp_path: Path, name: str) 
         apply(written(tmp_path / "layer", (name, {})), str(root))
 
 
+@pytest.mark.parametrize("name", [".wh.", ".wh..", ".wh...", "lib/.wh...", ".wh..wh.plnk"])
+def test_whiteouts_that_remove_no_file_of_their_directory_are_refused(root: Path, tmp_path: Path, name: str) -> None:
+    """A container may have a file of such a name: `.wh...` would remove everything next to its root."""
+    with pytest.raises(OrderError, match="not the name of a whiteout"):
+        apply(written(tmp_path / "layer", (name, {})), str(root))
+    assert (root / "lib/a").exists()
+    assert (tmp_path / "outside/file").read_text() == "untouched"
+
+
+def test_sparse_files_are_refused(root: Path, tmp_path: Path) -> None:
+    """A layer of some KiB could fill the disk."""
+    headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "x",
+        "GNU.sparse.realsize": str(1 << 50),
+    }
+    layer = written(tmp_path / "layer", ("x", {"content": b"0\n" + bytes(510), "pax_headers": headers}))
+    with pytest.raises(OrderError, match="sparse"):
+        apply(layer, str(root))
+
+
 @pytest.mark.parametrize("fields", [{"uid": 2**32 - 1}, {"gid": -1}, {"mtime": float("inf")}, {"mtime": float("nan")}])
 def test_owners_and_times_that_no_file_has_are_refused(fields: dict[str, Any]) -> None:
     entry = tarfile.TarInfo("x")
@@ -127,6 +149,34 @@ def test_owners_and_times_that_no_file_has_are_refused(fields: dict[str, Any]) -
         check_entry(entry)
 
 
+def layer_of(upper: Path, path: Path) -> str:
+    """Write the layer of an upper directory."""
+    with path.open("wb") as file:
+        writer = Writer(file, budget=Budget(), check=_never)
+        writer.add_layer(upper)
+        writer.close()
+    return str(path)
+
+
+@pytest.mark.parametrize("before", ["nothing", "a file", "a link"])
+def test_an_opaque_directory_is_new_or_takes_the_place_of_a_file(root: Path, tmp_path: Path, before: str) -> None:
+    """A directory that was renamed in the container is opaque."""
+    if before == "a file":
+        (root / "data").write_text("image")
+    elif before == "a link":
+        (root / "data").symlink_to(tmp_path / "outside")
+    upper = tmp_path / "upper"
+    (upper / "data").mkdir(parents=True)
+    os.setxattr(upper / "data", "trusted.overlay.opaque", b"y")
+    (upper / "data/x").write_text("new")
+
+    apply(layer_of(upper, tmp_path / "layer"), str(root))
+
+    assert (root / "data/x").read_text() == "new"
+    assert not (root / "data").is_symlink()
+    assert (tmp_path / "outside/file").read_text() == "untouched"
+
+
 def test_a_layer_of_an_upper_directory_is_applied_whole(root: Path, tmp_path: Path) -> None:
     upper = tmp_path / "upper"
     (upper / "lib").mkdir(parents=True)
@@ -134,11 +184,7 @@ def test_a_layer_of_an_upper_directory_is_applied_whole(root: Path, tmp_path: Pa
     (upper / "lib/new").write_text("new")
     (upper / "etc").mkdir()
     os.mknod(upper / "etc/passwd", stat.S_IFCHR, os.makedev(0, 0))
-    with (tmp_path / "layer").open("wb") as file:
-        writer = Writer(file, budget=Budget(), check=_never)
-        writer.add_layer(upper)
-        writer.close()
-    apply(str(tmp_path / "layer"), str(root))
+    apply(layer_of(upper, tmp_path / "layer"), str(root))
     assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == ["etc", "lib", "lib/new", "out"]
 
 

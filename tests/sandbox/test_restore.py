@@ -10,6 +10,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
+from shim.container.restoring import start_seconds
 from shim.criu.layout import MANIFEST, manifest, needed_files
 from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.domain import labels
@@ -58,11 +59,12 @@ def checkpoint(rt: Runtime, tmp_path: Path) -> Path:
         images.mkdir(mode=0o700, parents=True)
         (images / "inventory.img").write_text(name)
         tarfile.open(directory / str(number) / "rootfs-diff.tar", "w").close()
+        (directory / str(number) / "spec.dump").write_text("{}")
         entries.append(
             {
                 "name": name,
                 "directory": str(number),
-                "files": needed_files(directory / str(number)),
+                "files": needed_files(directory / str(number), check=lambda: None),
                 "layers": rt.engine.inspect_image(BUSYBOX).root_fs.layers or [],
                 "config": labels.config_as_dict(configured(name)),
             }
@@ -113,6 +115,18 @@ def test_each_container_is_created_with_its_own_part(
         assert engine.containers[container].body["HostConfig"]["Runtime"] == ORDERED_RUNTIME
     kept = {path.name for path in (rt.config.root_directory / "restoring").iterdir()}
     assert kept == set(made.containers.values())
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_start_has_time_to_read_its_checkpoint(rt: Runtime, checkpoint: Path) -> None:
+    made = restored(rt, checkpoint)
+    container = made.containers["web"]
+    assert 0 < start_seconds(rt, container) < 1
+    images = rt.config.root_directory / "restoring" / container / "checkpoint/pages-1.img"
+    images.touch()
+    os.truncate(images, 60 << 30)
+    assert 1800 < start_seconds(rt, container) < 2000
+    assert start_seconds(rt, "another") == 0
 
 
 def in_context(**fields: Any) -> pb.LinuxContainerConfig:

@@ -229,8 +229,13 @@ def made_set_uid(path: str) -> str:
 
 def uid_of_child(served: Served, container: str) -> int:
     """Return the node's effective uid of the set-uid program that the first process of a container has started."""
-    pid = wait_until(lambda: next((pid for pid in children(pid_of(served, container)) if b"3600" in command(pid)), 0))
-    status = Path(f"/proc/{pid}/status").read_text()
+
+    def of_program() -> int:
+        # The shell's fork has the shell's arguments until it executes the program.
+        found = children(pid_of(served, container))
+        return next((pid for pid in found if command(pid).split(b"\0")[1:2] == [b"3600"]), 0)
+
+    status = Path(f"/proc/{wait_until(of_program)}/status").read_text()
     return int(next(line.split()[2] for line in status.splitlines() if line.startswith("Uid:")))
 
 

@@ -122,7 +122,12 @@ class _Starts:
     def _wait(self, start: "_Start", *, seconds: float, what: str) -> None:
         """Wait until a start has ended, at most until `seconds` after it began. The lock is held."""
         program, left = start.program, seconds - start.seconds
-        if not deadline.wait_for(self._changed, start.child.done, what=f"{what}: start {program}", limit=left):
+
+        def ended() -> bool:
+            # `child` is done earlier, but not noted: a caller that looked at it would hold the lock of that note.
+            return self._under_way.get(program) is not start
+
+        if not deadline.wait_for(self._changed, ended, what=f"{what}: start {program}", limit=left):
             raise DeadlineExceeded(
                 f"{what}: {program} could not be started for {start.seconds:.0f} s; is the volume of its file alive?"
             )

@@ -124,6 +124,7 @@ def _events(stream: ResponseStream, what: str) -> Iterator[Event]:
     yield from _messages(stream, Event, what=what, cut=_event_from_begin)
     stream.scope.check(what)
     if not stream.is_aborted():
+        stream.lose()  # only a daemon that stops ends its events
         raise Unavailable(f"{what}: Docker ended the stream")
 
 

@@ -117,7 +117,7 @@ class DockerSession(docker.APIClient):
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(timeout))
         connection = self._pool.take(scope=scope, outer=outer)
-        stream = ResponseStream(connection, outer)
+        stream = ResponseStream(connection, outer, forget=self._pool.forget)
         try:
             with outer.on_cancel(stream.abort):
                 target = _target(connection, path, params)
@@ -137,10 +137,12 @@ class ResponseStream:
     The scope of the waiting thread bounds each wait. `scope` is the scope in which the stream was opened.
     """
 
-    __slots__ = ("_aborted", "_connection", "_use", "scope")
+    __slots__ = ("_aborted", "_connection", "_forget", "_use", "scope")
 
-    def __init__(self, connection: DockerConnection, scope: Scope) -> None:
+    def __init__(self, connection: DockerConnection, scope: Scope, *, forget: Callable[[], None]) -> None:
+        """`forget` is called when the daemon seems to be gone."""
         self._connection = connection
+        self._forget = forget
         self._use = connection.begin_use()
         self.scope = scope
         self._aborted = threading.Event()
@@ -170,6 +172,11 @@ class ResponseStream:
         self._aborted.set()
         self._connection.abort(self._use)
 
+    def lose(self) -> None:
+        """End the stream because the daemon seems to be gone: its earlier answers say nothing of it now."""
+        self.abort()
+        self._forget()
+
     def abandon(self) -> None:
         """Stop reading the response. The connection is reused once Docker has sent the rest."""
         self._connection.abandon()
@@ -190,6 +197,7 @@ class ResponseStream:
         except ConnectionLost:
             if self.is_aborted():
                 return b""
+            self.lose()
             raise
 
 

@@ -272,3 +272,21 @@ def test_the_children_of_a_program_that_exited_continue(program: Program, tmp_pa
     child = int((tmp_path / "child").read_text())
     assert is_running(child)
     os.kill(child, signal.SIGKILL)
+
+
+def test_starts_of_one_program_side_by_side_all_end() -> None:
+    """Also if the next start looks between the end of a start and the note of that end."""
+    ended = []
+
+    def start_often() -> None:
+        ended.extend([run(Path("/bin/true")).returncode for _ in range(40)])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=start_often, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(ended) == 160)
+    finally:
+        sys.setswitchinterval(interval)

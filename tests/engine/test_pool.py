@@ -3,6 +3,7 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,17 @@ def test_answered_at_is_reset_when_the_daemon_is_lost(adapter: DockerEngine, ser
     server.stop()
     with pytest.raises(Unavailable):
         adapter.ping()
+    assert adapter.answered_at == -math.inf
+
+
+@pytest.mark.parametrize("end", [chunk(b""), CLOSE], ids=["ends", "breaks off"])
+def test_answered_at_is_reset_when_events_end(adapter: DockerEngine, server: ScriptedServer, end: Any) -> None:
+    """Docker is stopped, or crashes: Status must not report it as ready for what it has answered before."""
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    server.on("GET /v1.51/events", chunked(), end)
+    adapter.ping()
+    with adapter.events(since=None) as events, pytest.raises(Unavailable):
+        list(events)
     assert adapter.answered_at == -math.inf
 
 

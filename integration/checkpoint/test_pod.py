@@ -291,16 +291,21 @@ def test_a_missing_file_in_a_volume_is_reported_at_the_start(
 
 
 def test_a_read_only_root_is_restored(migration: Migration, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    mount = pb.Mount(host_path=str(tmp_path / "empty"), container_path="/data")
+    volume = tmp_path / "empty"
+    volume.mkdir()
+    mount = pb.Mount(host_path=str(volume), container_path="/data")
     context = secured(readonly_rootfs=True, namespace_options=OWN_PIDS)
-    name = migration.start("sh", "-c", COUNTER.replace("/state", "/data/state"), mounts=[mount], **context)
-    wait_until((tmp_path / "empty/state").exists)
+    # No file is open when the container is paused: the file in the volume would be another one at the restore.
+    counter = COUNTER.replace("echo $i > /state", "mkdir /data/$i")
+    name = migration.start("sh", "-c", counter, mounts=[mount], **context)
+    wait_until((volume / "1").exists)
     migration.checkpoint()
     migration.remove()
-    at = int((tmp_path / "empty/state").read_text() or 0)
+    for path in volume.iterdir():
+        path.rmdir()
     restored = migration.restore()
-    wait_until(lambda: int((tmp_path / "empty/state").read_text() or 0) > at + 2)
+    wait_until(lambda: any(volume.iterdir()))
+    assert not (volume / "1").exists()
     assert "Read-only" in migration.kubelet.inside(restored.containers[name], "echo x > /x")
 
 

@@ -1,5 +1,6 @@
 """What a server that runs takes over of changed settings: the level of its log. SIGHUP has it read them."""
 
+import threading
 from collections.abc import Callable
 
 import msgspec
@@ -20,17 +21,28 @@ log = structlog.get_logger(__name__)
 
 
 class Reload:
-    """Applies the level of the log. Not thread-safe: a thread for signals calls it."""
+    """Applies the level of the log."""
 
     def __init__(self, config: Config, *, reread: Reread) -> None:
         """Apply what `config` says about the log."""
         self._config = config
         self._reread = reread
         self._calls = _LoggedCalls()
+        self._lock = threading.Lock()
         self._calls.log(wanted=config.log_level == "debug")
 
-    def run(self) -> None:
-        """Read the settings again. Log what is in force now, and what needs a restart."""
+    def begin(self) -> None:
+        """Start to read the settings again, in a thread: a file on a dead volume must not block other signals.
+
+        Log what is in force then, and what needs a restart.
+        """
+        threading.Thread(target=self._run, name="reload", daemon=True).start()
+
+    def _run(self) -> None:
+        with self._lock:
+            self._reread_settings()
+
+    def _reread_settings(self) -> None:
         try:
             config = self._reread()
         except ShimError as error:

@@ -47,7 +47,7 @@ def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDu
     while received := signals.recv(1):
         match signal.Signals(received[0]):
             case signal.SIGHUP:
-                reload.run()
+                reload.begin()
             case signal.SIGUSR1:
                 dump.write("SIGUSR1")
             case number:

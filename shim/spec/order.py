@@ -59,18 +59,18 @@ def order_container(
 ) -> None:
     """Write the order of a container created with the OCI runtime `runtime`: settings that Docker has no field for.
 
-    Does nothing for any other than the server's runtime. `pause` is the id of the pod's pause container; "" for pause
-    itself. `config` and `process` are changes that NRI plugins have asked for.
-    `restore` is the checkpoint that the container continues from.
+    `pause` is the id of the pod's pause container; "" for pause itself. `config` and `process` are changes that NRI
+    plugins have asked for. `restore` is the checkpoint that the container continues from. A container of another
+    runtime gets no order. Raise FailedPrecondition if it needs one: Docker has lost the server's runtime meanwhile.
     """
-    if runtime != ORDERED_RUNTIME:
+    options = mount_options(mounts)
+    directory = orders_directory(info) if runtime == ORDERED_RUNTIME else None
+    if runtime != ORDERED_RUNTIME and not (options or config or process or restore):
         return
-    directory = orders_directory(info)
     if directory is None:
         raise FailedPrecondition(f"order container {container_id}: {MISSING}")
     # Of several mounts at the same path, Docker makes only the last (`without_covered`).
     last = last_in_each_place(mounts)
-    options = mount_options(mounts)
     mapped = [path for path, mount in last.items() if mount.uidMappings]
     order = Order(
         container=container_id,

@@ -10,7 +10,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.config.model import Config
 from shim.domain import names
-from shim.domain.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 
@@ -45,6 +45,14 @@ def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
     if not is_ready(rt.checkpoints, record):
         raise FailedPrecondition(f"pod sandbox {record.id} is not ready")
     return record
+
+
+def exec_root_of(rt: Runtime, sandbox_id: str) -> str:
+    """Return Docker's exec root, as of a pod's pause container; empty if that does not run."""
+    try:
+        return rt.view.sandbox(sandbox_id).exec_root
+    except NotFound:  # removed by hand
+        return ""
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:

@@ -16,7 +16,7 @@ from shim.base.spawn import STDOUT_LIMIT, Outcome, run_bounded
 from shim.domain.errors import FailedPrecondition, ResourceExhausted, ShimError, reason_of
 
 JsonObject = dict[str, Any]
-Verb = Literal["ADD", "DEL", "GC", "STATUS", "VERSION"]
+Verb = Literal["ADD", "DEL", "GC", "STATUS"]
 
 QUOTED_CHARACTERS = 200
 """Most quoted characters of output that is not CNI."""

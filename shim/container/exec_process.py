@@ -14,6 +14,7 @@ from shim.engine.answers import ExecInspect
 from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import JsonObject
 from shim.own_exec.own_exec import Command, Request
+from shim.pod import exec_root_of
 from shim.runtime import Runtime
 from shim.view.processes import is_in_container
 from shim.view.records import ContainerRecord
@@ -55,10 +56,7 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
 
 def run_by_own_exec(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
     """Run a command by the server's own exec for the block; yield None if Docker has to run it."""
-    try:
-        exec_root = rt.view.sandbox(record.sandbox_id).exec_root
-    except NotFound:
-        exec_root = ""
+    exec_root = exec_root_of(rt, record.sandbox_id)
     return rt.own_exec.begun(record.id, request, exec_root=exec_root, pid=record.state.pid)
 
 

@@ -11,6 +11,7 @@ from shim.container.verbose import common_info
 from shim.domain import references
 from shim.domain.errors import NotFound
 from shim.image.identity import image_ref_of
+from shim.pod import exec_root_of
 from shim.runtime import Runtime
 from shim.spec.signals import cri_signal
 from shim.spec.users import container_user
@@ -82,10 +83,7 @@ def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
 
 
 def _verbose(rt: Runtime, record: ContainerRecord) -> dict[str, Any]:
-    try:
-        exec_root = rt.view.sandbox(record.sandbox_id).exec_root
-    except NotFound:  # the pause container was removed by hand
-        exec_root = ""
+    exec_root = exec_root_of(rt, record.sandbox_id)
     return {
         "sandboxID": record.sandbox_id,
         **common_info(rt, record, image=_image_spec(rt, record).image, exec_root=exec_root),

@@ -146,7 +146,7 @@ def _removed_flags(kubelet: Kubelet, environ: Mapping[str, str]) -> Iterator[Fin
         if version >= _REMOVED_FLAGS[name]:
             since = ".".join(map(str, _REMOVED_FLAGS[name]))
             text = f"a kubelet of {since} or newer does not start with --{name}"
-            file = next((each for each in kubelet.flag_files if f"--{name}" in _text(each)), None)
+            file = next((each for each in kubelet.flag_files if re.search(rf"--{name}(?![\w-])", _text(each))), None)
             advice = f"take --{name} out of the kubelet's unit (systemctl cat kubelet), then {RESTART}"
             if file is not None:
                 advice = f"sed -i 's#--{name}[= ][^ \"]*##' {file} && {RESTART}"
@@ -161,12 +161,14 @@ def _pod_cidr(config: Config, kubelet: Kubelet) -> Iterator[Finding]:
     network = choose(read_directory(config.cni_conf_dir), bin_dirs=config.cni_bin_dir).network
     if not wanted or network is None or network.declares("ipRanges"):
         return
-    for text in pod_ranges(network, config):
+    ranges = pod_ranges(network, config)
+    for text in ranges:
         other = _elsewhere(text, wanted)
         if other:
             yield _wrong_range(config, network, has=text, wants=other)
             return
-    yield Finding("ok", "pod CIDR", f"{', '.join(wanted)}, as the cluster gave it to this node")
+    if ranges:
+        yield Finding("ok", "pod CIDR", f"{', '.join(wanted)}, as the cluster gave it to this node")
 
 
 def _wrong_range(config: Config, network: NetworkConfig, *, has: str, wants: str) -> Finding:

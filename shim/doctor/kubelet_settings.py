@@ -126,7 +126,7 @@ def read_kubelet(
     running = _running(proc)
     if running is None:
         config = kubelet_root_dir / "config.yaml"
-        files = [(config, config)] if config.exists() else []
+        files = [(config, config)] if os.path.exists(config) else []  # noqa: PTH110 - without root, Path would raise
         return _kubelet(in_files, files, flag_files=flag_files)
     process, arguments = running
     flags = _flags(arguments[1:])

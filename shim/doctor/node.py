@@ -1,5 +1,6 @@
 """Checks of directories of the node: the pod network, and credentials for pulls."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from shim.domain.errors import ShimError
 
 _PLUGIN_DIRECTORIES = (Path("/opt/cni/bin"), Path("/usr/lib/cni"), Path("/usr/libexec/cni"))
 """Where distributions and add-ons put CNI plugins."""
+_DROP_IN = Path("/etc/pydockershim/conf.d/cni-bin-dir.toml")
 _STANDARD_PLUGINS = frozenset(
     {"bandwidth", "bridge", "dhcp", "dummy", "firewall", "host-device", "host-local", "ipvlan", "loopback", "macvlan"}
     | {"portmap", "ptp", "sbr", "static", "tap", "tuning", "vlan", "vrf"}
@@ -32,7 +34,10 @@ def check_network(config: Config) -> Iterator[Finding]:
         yield Finding("FAIL", "pod network", status.message, _advice(config, listing, choice))
         return
     yield Finding("ok", "pod network", status.message)
-    others = [entry.file for entry in listing.entries if entry.file > choice.network.file]
+    networks = [entry for entry in listing.entries if isinstance(entry, NetworkConfig)]
+    others = [
+        each.file for each in networks if each.file > choice.network.file and set(each.plugin_types) != {"loopback"}
+    ]
     if others:
         used = config.cni_conf_dir / choice.network.file
         text = f"{', '.join(others)} of {config.cni_conf_dir} is never used: the first file by name is, {used.name}"
@@ -55,8 +60,8 @@ def _advice_for_plugins(config: Config, types: Sequence[str]) -> str:
     """Return how the server finds plugins that are in none of its directories."""
     for directory in _PLUGIN_DIRECTORIES:
         if directory not in config.cni_bin_dir and len(find_plugins(types, [directory])) == len(set(types)):
-            setting = f'cni_bin_dir = ["{directory}"]'
-            return f"they are in {directory}: echo '{setting}' > /etc/pydockershim/conf.d/cni-bin-dir.toml"
+            setting = f"cni_bin_dir = {json.dumps([str(each) for each in (*config.cni_bin_dir, directory)])}"
+            return f"they are in {directory}: mkdir -p {_DROP_IN.parent} && echo '{setting}' > {_DROP_IN}"
     missing = set(types) - set(find_plugins(types, config.cni_bin_dir))
     programs = ", ".join(map(str, config.cni_bin_dir))
     if missing <= _STANDARD_PLUGINS:

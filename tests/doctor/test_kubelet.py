@@ -97,6 +97,14 @@ def test_without_a_range_of_the_node_nothing_is_compared(config: Config, swaps: 
     assert "pod CIDR" not in found(config, configured(), swaps)
 
 
+def test_a_network_that_names_no_range_is_not_compared(config: Config, swaps: Path) -> None:
+    """Calico and Cilium keep their ranges in the cluster."""
+    file = add_network(config, "10.244.0.0/24")
+    file.write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}]}))
+
+    assert "pod CIDR" not in found(config, configured(podCIDR="10.244.3.0/24"), swaps)
+
+
 def test_a_gate_that_only_cri_dockerd_needs_off(config: Config, swaps: Path) -> None:
     kubelet = configured(featureGates={"ExtendWebSocketsToKubelet": False})
 
@@ -117,6 +125,17 @@ def test_a_flag_that_newer_kubelets_refuse(
     if fails:
         assert findings["kubelet"].level == "FAIL"
         assert str(env) in findings["kubelet"].advice
+
+
+def test_the_file_with_a_refused_flag_is_named_not_a_file_with_a_longer_one(
+    config: Config, swaps: Path, tmp_path: Path
+) -> None:
+    other, env = tmp_path / "20-other.conf", tmp_path / "kubeadm-flags.env"
+    other.write_text("--container-runtime-endpoint=unix:///run/pydockershim.sock")
+    env.write_text("--container-runtime=remote")
+    kubelet = Kubelet(flags=["container-runtime", "container-runtime-endpoint"], flag_files=[other, env])
+
+    assert f" {env} " in found(config, kubelet, swaps, program(tmp_path, "v1.30.0"))["kubelet"].advice
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,16 @@ def test_a_configuration_that_is_never_used_is_a_warning(config: Config) -> None
     assert unused.advice.endswith(f"rm {config.cni_conf_dir}/10-bridge.conflist")
 
 
+def test_files_that_are_no_other_network_are_no_warning(config: Config) -> None:
+    add_network(config, "10-pods.conflist")
+    add_network(config, "99-loopback.conflist", "loopback")
+    (config.cni_conf_dir / "99-broken.conflist").write_text("{")
+    for plugin in ("bridge", "loopback"):
+        add_plugin(config.cni_bin_dir[0], plugin)
+
+    assert [finding.level for finding in check_network(config)] == ["ok"]
+
+
 def test_no_pod_network(config: Config) -> None:
     (finding,) = check_network(config)
 
@@ -89,7 +99,8 @@ def test_plugins_that_are_in_a_directory_that_is_not_searched(
 
     (finding,) = check_network(config)
 
-    assert f'cni_bin_dir = ["{tmp_path}/libexec"]' in finding.advice
+    assert "mkdir -p /etc/pydockershim/conf.d" in finding.advice
+    assert f'cni_bin_dir = ["{config.cni_bin_dir[0]}", "{tmp_path}/libexec"]' in finding.advice
 
 
 def test_no_credential_providers(config: Config) -> None:

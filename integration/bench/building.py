@@ -91,10 +91,13 @@ def _calls(api: docker.APIClient, cri: Cri, names: Sequence[str]) -> list[Bar]:
         _bar("ImageFsInfo", [lambda: cri.images.ImageFsInfo(pb.ImageFsInfoRequest())] * _EACH, [api.info] * _EACH),
         bar("RemoveImage by name", remove, api.remove_image, lambda: take(_EACH)),
         bar("RemoveImage by id, as a kubelet collects images", remove, api.remove_image, lambda: ids(3 * _EACH)),
-        _bar(
-            f"RemoveImage, {_AT_ONCE} at once",
-            [partial(_at_once, remove, take(_AT_ONCE))],
-            [partial(_at_once, api.remove_image, take(_AT_ONCE))],
+        *(
+            _bar(
+                f"RemoveImage {how}, {_AT_ONCE} at once",
+                [partial(_at_once, remove, chosen(_AT_ONCE))],
+                [partial(_at_once, api.remove_image, chosen(_AT_ONCE))],
+            )
+            for how, chosen in (("by name", take), ("by id", ids))
         ),
     ]
 

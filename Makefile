@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts quick unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-checkpoints bench-user-namespaces bench-exec bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: networking stress-network bench bench-leads bench-cni bench-building bench-fifty bench-checkpoints bench-user-namespaces bench-exec bench-cpu bench-reads bench-scale bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
@@ -191,6 +191,9 @@ bench-streaming: venv ## speed and memory of exec and port-forward beside what w
 
 bench-reads: venv ## times of reads on a full node, and what being asked all the time costs (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.reads $(ARGS)
+
+bench-scale: venv ## a node that grows to 250 pods and 10,000 stopped containers of others: ARGS="--engine E --pods 10 250" (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.scale $(ARGS)
 
 bench-logs: venv ## throughput, delay and memory of the log process (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.logs $(ARGS)

@@ -1,0 +1,197 @@
+"""A growing node: `python -m integration.bench.scale`, in isolation.
+
+The node has more pods at each step, with two running containers each. The last step adds stopped containers of other
+users of the same Docker. At each step the server is restarted, then asked for a while as a kubelet asks, with exec
+probes.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from integration.bench.figures import ranked
+from integration.bench.load import AT_ONCE
+from integration.bench.pods import pod_of_many
+from integration.bench.setup import ENGINES, Setup, prepared, serving
+from integration.bench.timings import Timings
+from integration.cri import Cri
+from integration.node.commands import NodeError, step
+from integration.node.images import BUSYBOX
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+
+CONTAINERS = 2
+"""Containers of each pod."""
+PROBES_PER_MINUTE = 1000
+READS = ("ListContainers", "ListPodSandbox", "ContainerStatus", "ListContainerStats")
+EXEC = "ExecSync"
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one size of the node."""
+
+    pods: int
+    foreign: int
+    """Stopped containers that are not the kubelet's."""
+    start_seconds: float
+    """From the start of the server to a list of all containers."""
+    rss_mib: float
+    core_percent: float
+    """Processor time of the server, without the programs that it starts."""
+    took_ms: dict[str, tuple[float, float]]
+    """Median and 99th percentile of each call, by its name."""
+
+
+def measure(engine_name: str, *, sizes: Sequence[int], foreign: int, seconds: float) -> Iterator[Step]:
+    """Yield the figures of each size, and at last with `foreign` stopped containers. Raise NodeError if setup fails."""
+    with prepared(engine_name) as setup, serving(setup) as (server, cri):
+        containers: list[str] = []
+        for size in sizes:
+            have = len(containers) // CONTAINERS
+            with step(f"{size} pods"):
+                containers += _pods_up(setup, cri, range(have, size))
+            yield _measured(server, cri, containers, foreign=0, seconds=seconds)
+        if foreign:
+            with step(f"{foreign} stopped containers of others"):
+                made = _foreign(setup, foreign)
+            try:
+                yield _measured(server, cri, containers, foreign=foreign, seconds=seconds)
+            finally:
+                with step("their removal"):
+                    _each(setup.engine.api.remove_container, made)
+
+
+def _pods_up(setup: Setup, cri: Cri, numbers: Sequence[int]) -> list[str]:
+    def up(number: int) -> list[str]:
+        config, containers = pod_of_many(f"scale-{number}", size=CONTAINERS, pid=pb.CONTAINER, logs=str(setup.logs))
+        for each in containers:
+            Path(config.log_directory, each.log_path).parent.mkdir(parents=True, exist_ok=True)
+        sandbox = cri.run(config)
+        made = [cri.create(sandbox, each, pod=config) for each in containers]
+        for container in made:
+            cri.start(container)
+        return made
+
+    return [container for made in _each(up, numbers) for container in made]
+
+
+def _foreign(setup: Setup, count: int) -> list[str]:
+    api = setup.engine.api
+
+    def make(number: int) -> str:
+        name = f"someone-{number}"
+        api.create_container(BUSYBOX, ["true"], name=name, host_config=api.create_host_config(network_mode="none"))
+        return name
+
+    return _each(make, range(count))
+
+
+def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(work, items))
+
+
+def _measured(server: Server, cri: Cri, containers: Sequence[str], *, foreign: int, seconds: float) -> Step:
+    start_seconds = _restarted(server, cri, count=len(containers))
+    server.wait_idle()
+    timings, before, began = Timings(), server.cpu_seconds(), time.monotonic()
+    with step(f"{seconds:g} s of a kubelet's calls"):
+        _kubelet(cri, timings, containers, seconds=seconds)
+    used = (server.cpu_seconds() - before) / (time.monotonic() - began)
+    return Step(
+        pods=len(containers) // CONTAINERS,
+        foreign=foreign,
+        start_seconds=start_seconds,
+        rss_mib=server.rss() / (1 << 20),
+        core_percent=100 * used,
+        took_ms={name: (statistics.median(took), ranked(took, 0.99)) for name, took in timings.took.items()},
+    )
+
+
+def _restarted(server: Server, cri: Cri, *, count: int) -> float:
+    server.stop()
+    began = time.monotonic()
+    server.start()
+    if len(cri.containers()) != count:
+        raise NodeError(f"the first list does not have {count} containers")
+    return time.monotonic() - began
+
+
+def _kubelet(cri: Cri, timings: Timings, containers: Sequence[str], *, seconds: float) -> None:
+    """Probe and read at a kubelet's pace."""
+    pace, due, until = 60 / PROBES_PER_MINUTE, time.monotonic(), time.monotonic() + seconds
+    probed, second = cycle(containers), 0.0
+    while due < until:
+        container = next(probed)
+        timings.call(EXEC, lambda: cri.exec(container, "true"))  # noqa: B023 - called at once
+        if due >= second:
+            second = due + 1
+            _reads(cri, timings, container)
+        due += pace
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _reads(cri: Cri, timings: Timings, container: str) -> None:
+    calls: tuple[Callable[[], object], ...] = (
+        cri.containers,
+        cri.sandboxes,
+        lambda: cri.container_status(container),
+        lambda: cri.runtime.ListContainerStats(pb.ListContainerStatsRequest()),
+    )
+    for name, call in zip(READS, calls, strict=True):
+        timings.call(name, call)
+
+
+def as_table(steps: Sequence[Step]) -> str:
+    """Return the figures as a table in Markdown."""
+    head = ["pods", "foreign", "start, s", "memory, MiB", "processor, %", *(f"{name}, ms" for name in (*READS, EXEC))]
+    rows = [
+        [
+            str(each.pods),
+            str(each.foreign),
+            f"{each.start_seconds:.1f}",
+            f"{each.rss_mib:.0f}",
+            f"{each.core_percent:.1f}",
+            *("{:.1f} / {:.1f}".format(*each.took_ms[name]) for name in (*READS, EXEC)),
+        ]
+        for each in steps
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+
+
+def main() -> int:
+    """Measure, and print a table; times are medians and 99th percentiles."""
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.scale", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--pods", type=int, nargs="+", default=[10, 50, 110, 250], help="sizes (%(default)s)")
+    parser.add_argument("--foreign", type=int, default=10_000, help="stopped containers of others (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="time of a kubelet's calls (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
+    given = parser.parse_args()
+    steps = []
+    try:
+        for each in measure(given.engine, sizes=given.pods, foreign=given.foreign, seconds=given.seconds):
+            steps.append(each)
+            print(f"\n{as_table(steps)}\n", flush=True)
+    except NodeError as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    if given.json is not None:
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(steps)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

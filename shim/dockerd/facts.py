@@ -45,6 +45,17 @@ CAP_SYS_RESOURCE = 24
 """Bit of the capability to lower an OOM score (capabilities(7))."""
 
 
+ROOTLESS = (
+    "Docker is rootless: pods cannot have the node's control groups, volumes and networks there. Name the socket of a "
+    "Docker that runs as root in docker_endpoint"
+)
+
+
+def is_rootless(info: EngineInfo) -> bool:
+    """Return whether dockerd runs as a user, with other user and network namespaces than the node."""
+    return "name=rootless" in (info.security_options or ())
+
+
 class Kept(Protocol):
     """Docker's last known description, which outlives the server; empty at first."""
 
@@ -184,6 +195,8 @@ class EngineFacts:
         asked_at, daemon = time.monotonic(), self._daemon
         with answered_within(INFO_SECONDS, what=_READ):
             info = self._engine.info()
+        if is_rootless(info):
+            raise FailedPrecondition(ROOTLESS)
         self._info, self._read_at, self._described = info, asked_at, daemon
         if self._kept is not None:
             self._store(info, self._kept)

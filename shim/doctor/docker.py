@@ -9,7 +9,7 @@ from pathlib import Path
 from shim.base import deadline
 from shim.checkpoint import root as state
 from shim.config.model import Config
-from shim.dockerd.facts import EngineFacts
+from shim.dockerd.facts import ROOTLESS, EngineFacts, is_rootless
 from shim.dockerd.image_store import has_writable_layers
 from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
 from shim.dockerd.runc import ORDERED_RUNTIME
@@ -104,6 +104,9 @@ def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: M
         info = engine.info()
     except ShimError as error:
         yield Finding("FAIL", "docker", str(error), _advice(error))
+        return
+    if is_rootless(info):
+        yield Finding("FAIL", "docker", ROOTLESS, "docker context ls; the socket of root is /var/run/docker.sock")
         return
     major, minor = engine.api_version
     yield Finding(

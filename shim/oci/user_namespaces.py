@@ -99,8 +99,6 @@ def _setting(info: EngineInfo) -> str:
         return f"Docker has no OCI runtime {ORDERED_RUNTIME}: {INSTALL} adds it"
     if "name=userns" in options:
         return "Docker uses the same user namespace for all containers (userns-remap)"
-    if "name=rootless" in options:
-        return "Docker is rootless"
     if info.driver not in _DRIVERS:
         return f"Docker's storage driver is {info.driver}, not {' or '.join(_DRIVERS)}"
     return ""

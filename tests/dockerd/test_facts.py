@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
@@ -165,6 +166,17 @@ def test_a_hung_call_is_named(engine: FakeEngine, method: str, words: str) -> No
     with engine.held(method), pytest.raises(DeadlineExceeded, match=f"{words}: Docker did not answer within"):
         known.check_answers()
     known.check_answers()
+
+
+def test_a_rootless_engine_is_refused(engine: FakeEngine) -> None:
+    engine.engine_info = msgspec.structs.replace(
+        engine.engine_info, security_options=["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"]
+    )
+    known = facts(engine)
+    with pytest.raises(FailedPrecondition, match="Docker is rootless"):
+        known.check_answers()
+    with pytest.raises(FailedPrecondition, match=r"Docker is rootless.*docker_endpoint"):
+        known.info()
 
 
 def test_concurrent_checks_share_a_ping(engine: FakeEngine) -> None:

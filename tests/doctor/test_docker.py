@@ -35,6 +35,14 @@ def test_a_docker_that_does_not_answer_fails(engine: FakeEngine) -> None:
     assert "name its socket (hosts of dockerd) in docker_endpoint" in finding.advice
 
 
+def test_a_rootless_docker_fails(engine: FakeEngine) -> None:
+    change(engine, security_options=["name=rootless"])
+
+    (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
+    assert finding.level == "FAIL"
+    assert "rootless" in finding.text
+
+
 @pytest.mark.parametrize(
     ("error", "word"),
     [

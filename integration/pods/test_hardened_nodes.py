@@ -17,6 +17,7 @@ from integration.networks import bridge, conflist
 from integration.node.commands import run
 from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, failure
+from integration.pods.test_doctor import doctor
 from integration.server import PROGRAM
 from integration.sessions import exec_session
 from integration.waiting import wait_until
@@ -187,13 +188,23 @@ def test_a_kernel_without_user_namespaces_is_named(tmp_path: Path) -> None:
     assert "user.max_user_namespaces" in said.stderr
 
 
-@pytest.mark.usefixtures("served")
-def test_removed_rules_of_all_tables_do_not_stop_new_pods(served: Served, images: Images) -> None:
+def test_removed_rules_of_all_tables_do_not_stop_new_pods_and_doctor_names_the_old(
+    start: Started, images: Images, node_dirs: NodeDirs
+) -> None:
     """As firewalld does at its restart, and administrators do by `nft flush ruleset`."""
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+    network = conflist(bridge(node_dirs.cni_leases, link=LINK), portmap)
+    (node_dirs.cni_conf / "10-pods.conflist").write_text(network)
+    served = start()
     kubelet = Kubelet(served.cri, images.busybox)
-    pod = kubelet.pod()
+    old = kubelet.pod(port_mappings=[pb.PortMapping(container_port=80, host_port=31991)])
+    assert "no rule for" not in doctor(served).stdout
     run(["nft", "flush", "ruleset"], timeout=MOUNT_SECONDS)
-    made = kubelet.pod(port_mappings=[pb.PortMapping(container_port=80, host_port=31990)])
-    for each in (pod, made):
+    new = kubelet.pod(port_mappings=[pb.PortMapping(container_port=80, host_port=31990)])
+    for each in (old, new):
         assert served.cri.sandbox_status(each.id).state == pb.SANDBOX_READY
+
+    said = doctor(served).stdout
+    assert f"no rule for port 31991 of pod default/{old.config.metadata.name}" in said
+    assert "31990" not in said
     kubelet.remove_all()

@@ -5,6 +5,7 @@ Advice begins with a command that mends the running node; how to keep that stand
 
 import ipaddress
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def check_forwarding(
     else:
         yield Finding("ok", "forward chain", f"left to the plugins of network {network.name}")
     if network.declares("portMappings"):
-        yield from _host_ports(pods, sysctls=sysctls, proc=proc)
+        yield from _host_ports(pods, cache=config.cni_cache_dir, sysctls=sysctls, proc=proc)
 
 
 # --- settings of the kernel -------------------------------------------------------------------------------
@@ -279,9 +280,45 @@ def _accept_commands(words: str, pods: _Pods) -> str:
 # --- host ports -------------------------------------------------------------------------------------------
 
 
-def _host_ports(pods: _Pods, *, sysctls: Path, proc: Path) -> Iterator[Finding]:
-    found = [*_hairpin(pods), *_strict_uplinks(sysctls, proc)]
+def _host_ports(pods: _Pods, *, cache: Path, sysctls: Path, proc: Path) -> Iterator[Finding]:
+    found = [*_hairpin(pods), *_strict_uplinks(sysctls, proc), *_lost_rules(pods, cache)]
     yield from found or [Finding("ok", "host ports", "nothing keeps connections from them")]
+
+
+def _lost_rules(pods: _Pods, cache: Path) -> Iterator[Finding]:
+    """Return the pods whose host ports are in no rule any more, as after `nft flush ruleset`."""
+    rules = _output("iptables", "--wait", "--table", "nat", "--list-rules")
+    if not rules:
+        return  # not root
+    rules += _output("nft", "list", "ruleset")
+    for path in sorted((cache / "results").glob(f"{pods.network.name}-*")):
+        found = _cached(path)
+        lost = [str(port) for port in found.ports if not re.search(rf"\b{port}\b", rules)]
+        if lost:
+            text = f"no rule for port {', '.join(lost)} of pod {found.namespace}/{found.pod}: somebody has removed it"
+            advice = f"kubectl delete pod --namespace {found.namespace} {found.pod}; a new pod gets new rules"
+            yield Finding("warn", "host ports", text, advice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    """A pod of the CNI cache."""
+
+    namespace: str = ""
+    pod: str = ""
+    ports: tuple[int, ...] = ()
+
+
+def _cached(path: Path) -> _Cached:
+    """Return the pod and the host ports of a result in the CNI cache; empty if the file is another program's."""
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+        arguments = dict(content["cniArgs"])
+        mappings = content.get("capabilityArgs", {}).get("portMappings", ())
+        ports = tuple(int(each["hostPort"]) for each in mappings)
+        return _Cached(arguments["K8S_POD_NAMESPACE"], arguments["K8S_POD_NAME"], ports)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return _Cached()
 
 
 def _hairpin(pods: _Pods) -> Iterator[Finding]:

@@ -183,3 +183,22 @@ def test_an_uplink_that_is_not_strict(node: Node) -> None:
     node.set("ipv4/conf/eth1/rp_filter", 2)
 
     assert node.troubles() == []
+
+
+def test_host_ports_whose_rules_are_gone_are_named(node: Node) -> None:
+    node.network(BRIDGE, PORTMAP)
+    results = node.config.cni_cache_dir / "results"
+    results.mkdir(parents=True)
+    for name, port in (("web", 31080), ("api", 31081)):
+        content = {
+            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", name]],
+            "capabilityArgs": {"portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]},
+        }
+        (results / f"pods-{name}-eth0").write_text(json.dumps(content))
+    (results / "pods-torn-eth0").write_text("{")
+    (results / "other-web-eth0").write_text("{}")
+    node.rules("-P PREROUTING ACCEPT", "-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 31081 -j CNI-DN-1")
+
+    (finding,) = node.troubles()
+    assert finding.text.startswith("no rule for port 31080 of pod shop/web")
+    assert finding.advice.startswith("kubectl delete pod --namespace shop web")

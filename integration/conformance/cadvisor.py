@@ -22,7 +22,7 @@ from integration.bench import rivals
 from integration.bench.setup import prepared, serving
 from integration.conformance import binaries
 from integration.conformance.cluster import (
-    https_get,
+    https_call,
     kubelet_answers,
     kubelet_configuration,
     make_control_groups,
@@ -179,7 +179,7 @@ def _kubelet(
 
 
 def _scraped() -> str:
-    return https_get(_KUBELET, "/metrics/cadvisor")[1].decode()
+    return https_call(_KUBELET, "/metrics/cadvisor")[1].decode()
 
 
 def labels_of(text: str) -> Labels:

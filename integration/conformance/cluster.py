@@ -62,14 +62,16 @@ _TUNABLES = (
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-def https_get(address: str, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """Return status and body of a GET; does not verify the certificate, which is self-signed."""
+def https_call(
+    address: str, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
+    """Return status and body of a call; does not verify the certificate, which is self-signed."""
     host, _, port = address.removeprefix("https://").partition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection(host, int(port), timeout=_CALL_SECONDS, context=context)
     try:
-        connection.request("GET", path, headers=headers or {})
+        connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -92,9 +94,16 @@ class Api:
             raise NodeError(f"ask the API server for {path}: {status} {body[:500].decode(errors='replace')}")
         return msgspec.json.decode(body)
 
+    def post(self, path: str) -> Any:
+        """Return the answer to a POST without a body."""
+        status, body = https_call(self._address, path, method="POST", headers=self._headers)
+        if status != http.HTTPStatus.OK:
+            raise NodeError(f"post {path}: {status} {body[:500].decode(errors='replace')}")
+        return msgspec.json.decode(body)
+
     def raw(self, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET."""
-        return https_get(self._address, path, headers=self._headers)
+        return https_call(self._address, path, headers=self._headers)
 
     def ready(self) -> bool:
         """Return whether the API server is ready."""

@@ -1,11 +1,13 @@
 """The target of upstream's programs: a private engine, and a server on it with a pod network."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from integration.conftest import Served, make_node_dirs, serving
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import images
+from integration.node.criu import criu_in
 from integration.node.engine import own_link
 from integration.node.engines import make_engine
 from integration.node.isolation import Node, new_home
@@ -29,7 +31,15 @@ def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | Non
         network = bridge(dirs.cni_leases, subnets=[CLUSTER_SUBNET], ipMasq=True, hairpinMode=True)
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         (dirs.cni_conf / "10-pods.conflist").write_text(conflist(network, portmap))
-        with own_link(BRIDGE), serving(engine, dirs, PROGRAM) as served:
+        with own_link(BRIDGE), serving(engine, dirs, _program(node)) as served:
             yield served
     finally:
         engine.close()
+
+
+def _program(node: Node) -> Sequence[str]:
+    """Return the command of a server that finds criu, if there is one."""
+    if node.criu is None:
+        return PROGRAM
+    criu = criu_in(new_home("criu"), node.criu)
+    return ("env", f"PATH={criu.script.parent}{os.pathsep}{os.environ['PATH']}", *PROGRAM)

@@ -235,11 +235,13 @@ def remove_link(name: str) -> None:
 
 @contextmanager
 def own_link(name: str) -> Iterator[None]:
-    """Delete at the end of the block a network interface that plugins create inside."""
+    """Delete at the end of the block a network interface that plugins create inside, unless it was there before."""
+    was_there = has_link(name)
     try:
         yield
     finally:
-        remove_link(name)
+        if not was_there:
+            remove_link(name)
 
 
 def has_link(name: str) -> bool:

@@ -39,7 +39,8 @@ def snapshot(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_d
         containers=frozenset(row["Id"] for row in api.containers(all=True, quiet=True)),
         namespaces=frozenset(path.name for path in netns_dir.glob("*")),
         leases=frozenset(leases),
-        links=frozenset(name for _, name in socket.if_nameindex()),
+        # Bridges of Docker's own networks come and go with engines, and with swarms.
+        links=frozenset(name for _, name in socket.if_nameindex() if not name.startswith("docker")),
         mounts=mount_paths(),
         state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*") if path.is_file()),
     )

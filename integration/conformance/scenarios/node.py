@@ -1,6 +1,7 @@
 """The node: its status, and restarts of its parts under running pods."""
 
 import json
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any
 
 import docker
 
-from integration.conformance.cluster import SHUTDOWN_SECONDS, condition
+from integration.conformance.cluster import NODE_NAME, SHUTDOWN_SECONDS, condition
 from integration.conformance.pleg import streams
 from integration.conformance.scenario import Case, Skipped, container, eventually, pod, scenario
 from integration.node import images
+from integration.node.isolation import this_node
 
 _BUILT = "built.example"
 _MANY_IMAGES = 3000
@@ -55,6 +57,28 @@ def unused_images_are_collected_by_the_thousand(case: Case) -> None:
 
 def _built(api: docker.APIClient) -> int:
     return len(api.images(name=f"{_BUILT}/build", quiet=True))
+
+
+@scenario(since=(1, 30))
+def checkpoint_of_a_container_is_written_by_the_kubelets_api(case: Case) -> None:
+    """The archive is where the answer says, only root can read it, and the container continues."""
+    node = this_node()
+    if node is None or node.criu is None:
+        raise Skipped("criu is missing")
+    count = "i=0; while :; do i=$((i+1)); echo $i > /count; sleep 0.1; done"
+    case.run(pod("p", container("sh", "-c", count)))
+    answer = case.cluster.api.post(f"/api/v1/nodes/{NODE_NAME}/proxy/checkpoint/{case.namespace}/p/main")
+    (written,) = answer["items"]
+    archive = Path(written)
+    assert archive.parent == case.cluster.disk / "checkpoints"
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as found:
+        names = {name.removeprefix("./") for name in found.getnames()}
+    assert {"config.dump", "spec.dump", "status.dump", "rootfs-diff.tar", "checkpoint/inventory.img"} <= names
+    archive.unlink()
+    before = int(case.exec("p", "cat", "/count"))
+    eventually(lambda: int(case.exec("p", "cat", "/count") or 0) > before)
+    assert case.restarts("p") == 0
 
 
 @scenario(alone=True)

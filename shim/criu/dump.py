@@ -14,6 +14,7 @@ from pathlib import Path
 from shim.criu import order as answers
 from shim.criu.archive import ARCHIVE_LIMIT, Budget, Writer
 from shim.criu.order import Source
+from shim.criu.program import version_in
 from shim.oci_runtime.restore import criu_errors, end_of
 
 _CHECK_SECONDS = 30.0
@@ -54,8 +55,20 @@ def find_criu(path: str) -> str:
         timeout=_CHECK_SECONDS,
     )
     if checked.returncode:
-        raise Failure(answers.NO_CRIU, f"{criu} check: {_last_line(checked.stdout)}")
+        raise Failure(answers.NO_CRIU, f"{criu} {_version(criu, path)}: criu check: {_last_line(checked.stdout)}")
     return criu
+
+
+def _version(criu: str, path: str) -> str:
+    said = subprocess.run(
+        [criu, "--version"],
+        check=False,
+        env={"PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_CHECK_SECONDS,
+    )
+    return version_in(said.stdout)
 
 
 def environment_for(path: str, work: Path) -> dict[str, str]:

@@ -1,11 +1,16 @@
-"""Where the program criu is looked for."""
+"""Where the program criu is looked for, and which version it has."""
 
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from shim.base.spawn import run_bounded
+from shim.domain.errors import ShimError, reason_of
+
 _DIRECTORIES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_VERSION_SECONDS = 2.0
 
 INSTALL = "install the package criu, version 4 or newer, with iptables"
 
@@ -19,3 +24,30 @@ def find_criu(environ: Mapping[str, str]) -> Path | None:
     """Return the program; None where there is none."""
     found = shutil.which("criu", path=search_path(environ))
     return Path(found) if found else None
+
+
+def describe(environ: Mapping[str, str]) -> str:
+    """Return path and version of the program for people; else what to do, or why it cannot be run."""
+    criu = find_criu(environ)
+    if criu is None:
+        return f"not found: {INSTALL}"
+    try:
+        said = run_bounded(
+            criu,
+            arguments=["--version"],
+            environment={"PATH": search_path(environ)},
+            stdin=b"",
+            timeout=_VERSION_SECONDS,
+            what=f"{criu} --version",
+        )
+    except ShimError as error:
+        return str(error)
+    except OSError as error:
+        return f"{criu}: {reason_of(error)}"
+    return f"{criu} {version_in(said.stdout)}"
+
+
+def version_in(output: bytes) -> str:
+    """Return the version in the output of `criu --version`; without one, a note."""
+    first = output.decode(errors="replace").partition("\n")[0]
+    return first.removeprefix("Version: ") or "of an unknown version"

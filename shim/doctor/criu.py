@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from shim.base.spawn import run_bounded
-from shim.criu.program import INSTALL, find_criu, search_path
+from shim.criu.program import INSTALL, describe, find_criu, search_path
 from shim.doctor.findings import Finding
 from shim.domain.errors import ShimError, reason_of
 
@@ -33,6 +33,6 @@ def check_criu(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     if found.returncode:
         said = (found.stderr or found.stdout).decode(errors="replace").strip().rpartition("\n")[2]
-        yield Finding("warn", _SUBJECT, f"{criu} does not run on this kernel: {said}", INSTALL)
+        yield Finding("warn", _SUBJECT, f"{describe(environ)} does not run on this kernel: {said}", INSTALL)
         return
-    yield Finding("ok", _SUBJECT, f"of containers can be made: {criu} check passes")
+    yield Finding("ok", _SUBJECT, f"of containers can be made: {describe(environ)} runs on this kernel")

@@ -137,8 +137,11 @@ def test_without_criu_nothing_is_paused(own_exec: OwnExec, node: Node) -> None:
 
 
 def test_the_error_of_crius_check_is_reported(own_exec: OwnExec, node: Node) -> None:
-    write(node.directory / "bin/criu", "#!/bin/sh\necho unexpected bounds >&2; exit 1\n")
-    with pytest.raises(Unsupported, match="criu check: unexpected bounds; install"):
+    write(
+        node.directory / "bin/criu",
+        "#!/bin/sh\n[ $1 = check ] || exec echo Version: 3.17.1\necho unexpected bounds; exit 1\n",
+    )
+    with pytest.raises(Unsupported, match=r"criu 3\.17\.1: criu check: unexpected bounds; install"):
         carry_out(own_exec, node.order, what="checkpoint container c1")
     assert not (node.directory / "verbs").exists()
 

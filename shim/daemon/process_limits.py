@@ -1,18 +1,30 @@
-"""Limits of the server process: open files, and the OOM score that its systemd unit asks for."""
+"""Limits of the server process: its word size, open files, and the OOM score that its systemd unit asks for."""
 
 import os
+import platform
 import resource
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
+
+from shim.domain.errors import FailedPrecondition
 
 OPEN_FILES = 65536
 """Wanted limit of open files: each call to Docker and each client holds one. Not higher, because plugins inherit the
 limit, and some programs close every possible descriptor one by one."""
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
+_MOST_OF_32_BITS = 1 << 32
+
 log = structlog.get_logger(__name__)
+
+
+def check_64_bit() -> None:
+    """Raise FailedPrecondition in a 32-bit process: structures of the kernel have other layouts there."""
+    if sys.maxsize < _MOST_OF_32_BITS:
+        raise FailedPrecondition(f"Python is a 32-bit program ({platform.machine()}); pydockershim needs 64 bits")
 
 
 def raise_open_files_limit() -> None:

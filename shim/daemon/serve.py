@@ -33,7 +33,7 @@ from shim.daemon.cni import HELPER_MODULES, running_cni, write_cni_conf, write_c
 from shim.daemon.loopback import guarding_loopback
 from shim.daemon.network_cleanup import cleaning_networks
 from shim.daemon.nri import serving_plugins
-from shim.daemon.process_limits import log_low_limits, raise_open_files_limit
+from shim.daemon.process_limits import check_64_bit, log_low_limits, raise_open_files_limit
 from shim.daemon.recover import recover_pods, recovering
 from shim.daemon.reload import Reload, Reread
 from shim.daemon.shim_leaks import ShimLeaks
@@ -83,6 +83,7 @@ def serve(config: Config, *, reread: Reread) -> bool:
     """
     # Write the stacks of all threads to the log on a crash of the interpreter and on the signal of systemd's watchdog.
     faulthandler.enable()
+    check_64_bit()
     sys.setswitchinterval(SWITCH_INTERVAL)
     prepare_types()
     raise_open_files_limit()

@@ -17,6 +17,7 @@ from shim.cni.network_source import NetworkSource
 from shim.cni.plugins import Plugins
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
+from shim.criu.support import CriuSupport
 from shim.dockerd.facts import EngineFacts
 from shim.dockerd.starting_tasks import TaskWatch
 from shim.domain.ids import ImageId
@@ -91,6 +92,8 @@ class Runtime:
     """Checks whether pods can have user namespaces."""
     own_exec: OwnExec
     """Runs commands in containers without Docker, if possible."""
+    criu: CriuSupport
+    """Describes the criu of this node."""
     cni: Cni
     host_fs: HostFs
     """Accesses host paths, which may hang, in another process."""

@@ -16,6 +16,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.plugins import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
+from shim.criu.support import CriuSupport
 from shim.dockerd.facts import EngineFacts
 from shim.hostfs.client import HostFs
 from shim.oci.user_namespaces import UserNamespaces
@@ -117,12 +118,14 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
     watcher.start()
     deferred_checks = DeferredChecks()
     facts = EngineFacts(engine, restrict_oom_score_adj="false")
+    own_exec = OwnExec(is_wanted=False)
     yield Runtime(
         config=config,
         engine=engine,
         facts=facts,
         user_namespaces=UserNamespaces(facts),
-        own_exec=OwnExec(is_wanted=False),
+        own_exec=own_exec,
+        criu=CriuSupport(own_exec, work=config.root_directory / "checkpointing", environ={"PATH": "/nonexistent"}),
         view=view,
         logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import tarfile
@@ -243,6 +244,15 @@ def test_a_container_in_a_user_namespace_is_refused(served: Served, kubelet: Kub
     code, text = refused(served, container, tmp_path / "c.tar")
     assert code == grpc.StatusCode.FAILED_PRECONDITION
     assert "user namespace" in text
+
+
+def test_the_status_has_the_version_of_a_criu_that_works(served: Served) -> None:
+    def described() -> str:
+        answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
+        return str(json.loads(answer.info["config"])["criu"])
+
+    wait_until(lambda: described().endswith(": dumps processes"))
+    assert re.search(r"/criu \d+\.\d", described())
 
 
 def test_a_criu_that_does_not_run_is_reported(served: Served, kubelet: Kubelet, criu: Criu, tmp_path: Path) -> None:

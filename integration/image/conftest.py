@@ -18,6 +18,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.plugins import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
+from shim.criu.support import CriuSupport
 from shim.dockerd.facts import EngineFacts
 from shim.engine.client import DockerEngine
 from shim.hostfs.client import HostFs
@@ -45,12 +46,14 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
     view.images.refresh()
     view.complete_sync(epoch)
     facts = EngineFacts(client, restrict_oom_score_adj="auto")
+    own_exec = OwnExec(is_wanted=False)
     yield Runtime(
         config=config,
         engine=client,
         facts=facts,
         user_namespaces=UserNamespaces(facts),
-        own_exec=OwnExec(is_wanted=False),
+        own_exec=own_exec,
+        criu=CriuSupport(own_exec, work=tmp_path, environ={}),
         view=view,
         logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),

@@ -11,9 +11,10 @@ import msgspec
 
 import shim.criu
 from shim.base import deadline, proc
+from shim.base.spawn import run_bounded
 from shim.criu import order as answers
-from shim.criu.order import Answer, Order, answered, encoded
-from shim.criu.program import INSTALL
+from shim.criu.order import Answer, Order, TrialOrder, answered, encoded
+from shim.criu.program import INSTALL, search_path
 from shim.dockerd.runc_files import Unfit, bundle_of, is_frozen, read_file, read_state, runc_of, shim_of
 from shim.dockerd.starting_tasks import state_file
 from shim.domain.errors import (
@@ -30,6 +31,8 @@ from shim.own_exec.own_exec import Command, OwnExec
 
 GIVE_UP_SECONDS = 20.0
 """How long the end of a checkpoint is waited for that was given up: criu writes what it has begun to write."""
+
+_TRIAL_SECONDS = 60.0
 
 _WORKER = Path(shim.criu.__file__).with_name("worker.py")
 _ANSWER_BYTES = 64 << 10
@@ -113,6 +116,24 @@ def carry_out(own_exec: OwnExec, order: Order, *, what: str) -> None:
     _check(answer, what=what)
 
 
+def tried(environ: Mapping[str, str], *, work: Path) -> str:
+    """Have the program dump a process that does nothing; return why it cannot, "" if it can. ShimError, OSError.
+
+    `work` is a directory for its files. For a process without the restrictions of the server's unit.
+    """
+    what = "try criu"
+    order = TrialOrder(path=search_path(environ), work=str(new_work(work)))
+    done = run_bounded(
+        Path(sys.executable),
+        arguments=["-IS", str(_WORKER)],
+        environment={},
+        stdin=encoded(order),
+        timeout=_TRIAL_SECONDS,
+        what=what,
+    )
+    return _parsed(done.stdout, what=what).text
+
+
 def _answer(program: Command, order: Order, *, what: str) -> Answer:
     try:
         program.streams.write(encoded(order))
@@ -122,6 +143,10 @@ def _answer(program: Command, order: Order, *, what: str) -> Answer:
         with deadline.shielded(GIVE_UP_SECONDS):
             _printed(program)
         raise
+    return _parsed(printed, what=what)
+
+
+def _parsed(printed: bytes, *, what: str) -> Answer:
     try:
         return answered(printed)
     except (ValueError, TypeError) as error:

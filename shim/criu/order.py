@@ -71,9 +71,18 @@ class TakeOrder:
     """Refuse a checkpoint with established TCP connections."""
 
 
-Order = ContainerOrder | PodOrder | TakeOrder
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """Dump a process that does nothing, to learn whether criu works on this kernel."""
 
-_KINDS = {kind.__name__: kind for kind in (ContainerOrder, PodOrder, TakeOrder)}
+    path: str
+    work: str
+    """See ContainerOrder."""
+
+
+Order = ContainerOrder | PodOrder | TakeOrder | TrialOrder
+
+_KINDS = {kind.__name__: kind for kind in (ContainerOrder, PodOrder, TakeOrder, TrialOrder)}
 
 
 def encoded(order: Order) -> bytes:

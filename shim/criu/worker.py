@@ -21,9 +21,10 @@ from shim.criu import order as answers
 from shim.criu.archive import Refused, TooLarge
 from shim.criu.container_archive import checkpoint_container
 from shim.criu.dump import Failure, Paused, kind_of
-from shim.criu.order import Answer, ContainerOrder, Order, PodOrder, TakeOrder, decoded
+from shim.criu.order import Answer, ContainerOrder, Order, PodOrder, TakeOrder, TrialOrder, decoded
 from shim.criu.pod_directory import checkpoint_pod, empty, opened_output
 from shim.criu.take import take
+from shim.criu.trial import try_dump
 
 _TEXT_LENGTH = 2000
 
@@ -50,7 +51,7 @@ def _undo(order: Order) -> None:
     if isinstance(order, TakeOrder):
         shutil.rmtree(order.target, ignore_errors=True)
         return
-    for source in order.sources:
+    for source in () if isinstance(order, TrialOrder) else order.sources:
         with suppress(Failure, OSError, subprocess.TimeoutExpired):
             Paused(source, {"PATH": order.path, "HOME": "/"}).resume()
     # Only a directory that was found empty is emptied: the work begins after that check.
@@ -80,6 +81,8 @@ def _answer(order: Order) -> Answer:
                 checkpoint_pod(order)
             case TakeOrder():
                 take(order)
+            case TrialOrder():
+                try_dump(order)
     except Failure as failure:
         return Answer(failure.kind, str(failure)[:_TEXT_LENGTH])
     except Refused as refused:

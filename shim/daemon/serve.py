@@ -28,6 +28,7 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
+from shim.criu.support import CriuSupport
 from shim.daemon.background import background
 from shim.daemon.cni import HELPER_MODULES, running_cni, write_cni_conf, write_cni_conf_later
 from shim.daemon.loopback import guarding_loopback
@@ -217,6 +218,7 @@ def _runtime(config: Config, stream_tokens: Tokens, *, dump: StateDump) -> Itera
             limits=LimitStore(config.root_directory / state.LIMITS),
             user_namespaces=UserNamespaces(facts),
             own_exec=own_exec,
+            criu=CriuSupport(own_exec, work=config.root_directory / state.CHECKPOINTING, environ=os.environ),
             cni=cni,
             host_fs=host_fs,
             nri=NriPlugins(

@@ -1,13 +1,10 @@
 """Status."""
 
-import os
-
 import msgspec
 
 import shim
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.criu.program import describe
 from shim.dockerd.runc import ORDERED_RUNTIME, has_runc_shim
 from shim.domain.errors import ShimError
 from shim.engine.answers import EngineInfo
@@ -97,7 +94,7 @@ def _verbose(rt: Runtime, engine: EngineInfo, *, no_user_namespaces: str) -> str
         "userNamespaces": no_user_namespaces or "supported",
         "nri": _nri(rt),
         "ownExec": rt.own_exec.state(),
-        "criu": describe(os.environ),
+        "criu": rt.criu.describe(),
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }
     return msgspec.json.encode(shown, enc_hook=str).decode()

@@ -1,0 +1,47 @@
+"""A dump of a process that does nothing: `criu check` alone passes on kernels where criu cannot dump."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from shim.criu import order as answers
+from shim.criu.dump import Failure, environment_for
+from shim.criu.order import TrialOrder
+from shim.oci_runtime.restore import criu_errors
+
+_DUMP_SECONDS = 30.0
+"""A dump takes 0.1 s."""
+_IDLE = ("sleep", "60")
+
+
+def try_dump(order: TrialOrder) -> None:
+    """Dump a process and let it continue. Raise Failure with criu's words, OSError or TimeoutExpired."""
+    work = Path(order.work)
+    try:
+        work.mkdir(mode=0o700, parents=True)
+        _dump(work, environment_for(order.path, work))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _dump(work: Path, environment: dict[str, str]) -> None:
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        _IDLE, env=environment, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
+    ) as idle:
+        try:
+            # By its path: the search path of a program that is to be executed is that of this process.
+            criu = shutil.which("criu", path=environment["PATH"]) or "criu"
+            tried = subprocess.run(
+                [criu, "dump", "--leave-running", "--tree", str(idle.pid), "--images-dir", str(work), "-o", "dump.log"],
+                check=False,
+                env=environment,
+                stdin=nothing,
+                capture_output=True,
+                timeout=_DUMP_SECONDS,
+            )
+        finally:
+            idle.kill()
+    if tried.returncode:
+        said = criu_errors(str(work / "dump.log")) or f"criu dump ended with {tried.returncode}"
+        raise Failure(answers.NO_CRIU, f"a process cannot be dumped: {said}")

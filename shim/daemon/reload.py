@@ -36,7 +36,10 @@ class Reload:
 
         Log what is in force then, and what needs a restart.
         """
-        threading.Thread(target=self._run, name="reload", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="reload", daemon=True).start()
+        except RuntimeError as error:  # no thread can be started; the caller must go on to handle signals
+            log.error("settings not reread", error=str(error))
 
     def _run(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ import structlog
 from google.protobuf.message import Message
 
 from shim.base import deadline
-from shim.domain.errors import ShimError, reason_of
+from shim.domain.errors import ResourceExhausted, ShimError, reason_of
 from shim.nri import ttrpc, wire
 from shim.nri.mux import ProtocolError
 from shim.nri.wire import IncomingCall, Reply, Wire
@@ -78,9 +78,15 @@ class Connection:
         opened.setblocking(False)
 
     def start(self) -> None:
-        """Start the threads."""
-        for work, name in ((self._read, "nri-read"), (self._serve_calls, "nri-serve")):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        """Start the threads. Close the connection and raise ResourceExhausted if that fails."""
+        try:
+            # The reader comes last, because it closes the socket at its end.
+            for work, name in ((self._serve_calls, "nri-serve"), (self._read, "nri-read")):
+                threading.Thread(target=work, name=name, daemon=True).start()
+        except RuntimeError as error:
+            self.close(str(error))
+            self._socket.close()
+            raise ResourceExhausted(f"no thread for the plugin's connection: {error}") from error
 
     @property
     def ended(self) -> str:

@@ -19,6 +19,8 @@ _BACKLOG = 16
 _PROBE_SECONDS = 1.0
 _RETRY_MILLISECONDS = 30_000
 """Interval between attempts to listen while another program has the socket."""
+_PAUSE_MILLISECONDS = 1000
+"""Time until the next accept after one has failed: the plugin stays in the queue while no descriptor is free."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,26 +58,37 @@ class Listener:
         return listening
 
     def _work(self, listening: socket.socket | None, stopping: socket.socket) -> None:
+        # Not `select`, which takes no descriptor above 1023, and a busy server has more.
+        ends, ready = select.poll(), select.poll()
+        for poll in (ends, ready):
+            poll.register(stopping, select.POLLIN)
         while listening is None:
-            if select.select([stopping], [], [], _RETRY_MILLISECONDS / 1000)[0]:
+            if ends.poll(_RETRY_MILLISECONDS):
                 return
             listening = self._listen()
         made = _identity(self._path)
         with listening:
-            while not select.select([stopping], [], [], 0)[0]:
-                ready, _, _ = select.select([listening, stopping], [], [])
-                if listening in ready:
-                    self._accept(listening)
+            ready.register(listening, select.POLLIN)
+            while all(descriptor != stopping.fileno() for descriptor, _ in ready.poll()):
+                if not self._accept(listening):
+                    ends.poll(_PAUSE_MILLISECONDS)
             if made is not None and _identity(self._path) == made:
                 self._path.unlink(missing_ok=True)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> bool:
+        """Accept the next plugin. Return False if no descriptor or thread is free, or the plugin has gone."""
         try:
             opened, _ = listening.accept()
         except OSError as error:
-            log.debug("NRI plugin has gone before it was accepted", reason=reason_of(error))
-            return
-        threading.Thread(target=admit, args=(self._plugins, opened), name="nri-admit", daemon=True).start()
+            log.warning("failed to accept NRI plugin", reason=reason_of(error))
+            return False
+        try:
+            threading.Thread(target=admit, args=(self._plugins, opened), name="nri-admit", daemon=True).start()
+        except RuntimeError as error:  # no thread can be started
+            log.warning("failed to accept NRI plugin", reason=error)
+            opened.close()
+            return False
+        return True
 
 
 def admit(plugins: Plugins, opened: socket.socket, peer: Peer | None = None) -> None:

@@ -3,6 +3,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,9 @@ from shim.nri.installed import CONFIG_LIMIT, MAX_INSTALLED, installed_plugins, r
 from shim.nri.listener import Listener, listening_pid
 from shim.nri.plugin import MAX_NAME, identity, identity_of_file
 from shim.nri.plugins import MAX_PLUGINS, Peer, Plugins, Timeouts
+from tests.descriptors import no_descriptor_free
 from tests.nri.plugin import Refused, TestPlugin, arriving, connected
+from tests.threads import no_thread_for
 from tests.waits import wait_until
 
 LONG = 20.0
@@ -416,3 +419,39 @@ def test_a_program_that_exits_without_registering_delays_no_event(tmp_path: Path
     program.chmod(0o755)
     with running_plugins(installed_plugins(tmp_path, configurations=tmp_path), plugins):
         assert run_pod(plugins) == []
+
+
+@pytest.mark.parametrize("thread", ["nri-admit", "nri-read", "nri-serve"])
+def test_plugins_can_connect_again_after_a_shortage_of_threads(
+    plugins: Plugins, path: Path, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    with monkeypatch.context() as short, socket.socket(socket.AF_UNIX) as refused:
+        no_thread_for(thread, short)
+        refused.settimeout(LONG)
+        refused.connect(str(path))
+        assert refused.recv(1) == b""
+    with connected(path, "10", "a"):
+        wait_until(lambda: names(plugins) == ["10-a"])
+
+
+def test_plugins_connect_to_a_socket_with_a_high_descriptor(plugins: Plugins, tmp_path: Path) -> None:
+    path = tmp_path / "nri.sock"
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]  # more than select(2) takes
+    try:
+        with Listener(path, plugins).serving(), connected(path, "10", "a"):
+            wait_until(lambda: names(plugins) == ["10-a"])
+    finally:
+        for each in held:
+            os.close(each)
+
+
+def test_a_shortage_of_descriptors_makes_the_listener_wait(plugins: Plugins, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as waiting:
+        with no_descriptor_free():
+            waiting.connect(str(path))
+            before = time.process_time()
+            threading.Event().wait(0.5)
+            assert time.process_time() - before < 0.25
+        plugin = TestPlugin(waiting)
+        plugin.register("10", "a")
+        wait_until(lambda: names(plugins) == ["10-a"])

@@ -133,6 +133,7 @@ class Source:
         if not data and os.fstat(self._fd).st_size < self._offset:
             # The file was truncated in place (`> x-json.log`); Docker appends, so it starts at 0 again.
             self._offset = 0
+            data = os.pread(self._fd, CHUNK, 0)
         return data[: self._whole(data)]
 
     def _is_rotated(self) -> bool:

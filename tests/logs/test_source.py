@@ -235,6 +235,16 @@ def test_a_file_truncated_in_place_is_read_from_its_start(docker: DockerLog) -> 
     source.close()
 
 
+def test_output_that_follows_a_truncation_at_once_is_read(docker: DockerLog) -> None:
+    source = source_of(docker)
+    docker.lines(0, 5)
+    taken(source, docker.driver)
+    docker.path.write_bytes(b"")
+    docker.lines(5, 6)
+    assert taken(source, docker.driver) == ["5"]
+    source.close()
+
+
 def test_garbage_longer_than_a_line_is_skipped(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.append(b"\0" * (CHUNK + 100))

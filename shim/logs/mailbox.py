@@ -69,6 +69,11 @@ class Mailbox:
         if pending.then is not None:
             pending.then(answer)
 
+    def withdraw(self, pending: Pending) -> None:
+        """Forget an order, whose answer nobody needs any more: the next process does not get it."""
+        with self._changed:
+            self._unanswered.pop(pending.ticket, None)
+
     def repeat(self, first: list[Order]) -> None:
         """Queue all orders for a new process: `first`, then all orders without an answer, in order.
 

@@ -40,6 +40,8 @@ class _Followed:
     shown: bool = False
     """The exit is not deferred any more: all output is written, or the wait timed out."""
     given_up_at: float = 0.0
+    drain: Pending | None = None
+    """The Drain of the run that has ended."""
 
     @property
     def held_back(self) -> bool:
@@ -111,7 +113,7 @@ class LogSupervisor:
                 followed.run, followed.shown = run, False
                 followed.given_up_at = time.monotonic() + self._drain_seconds
                 then = partial(self._take_drained, container.id, run)
-                self._mailbox.put(Drain(id=container.id), then=then)
+                followed.drain = self._mailbox.put(Drain(id=container.id), then=then)
             return followed.shown
 
     def reopen(self, container_id: str) -> None:
@@ -151,6 +153,9 @@ class LogSupervisor:
         followed = self._followed.get(container.id)
         if not container.docker or (followed is not None and followed.run is None and followed.log == container):
             return None
+        if followed is not None and followed.drain is not None:
+            # A new log process would get this Drain behind the Follow, and follow the container no more.
+            self._mailbox.withdraw(followed.drain)
         followed = self._followed[container.id] = _Followed(container)
         return self._mailbox.put(followed.order)
 

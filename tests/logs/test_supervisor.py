@@ -314,6 +314,24 @@ def test_unanswered_orders_go_to_the_next_process(
     wait_until(lambda: path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri())
 
 
+def test_a_container_that_runs_again_is_followed_by_the_next_process(
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    path.parent.write_text("in the way")
+    assert "exists" in logs.follow_now(container)
+    docker.lines(0, 10)
+    assert not logs.drained(container, run=RUN)
+    assert "exists" in logs.follow_now(container)  # somebody has started it again
+    os.kill(worker(logs), signal.SIGKILL)
+    wait_until(lambda: logs.stats().restarts)
+    path.parent.unlink()
+    wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
+    figures(logs)  # all earlier orders are done
+    docker.lines(10, 20)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+    logs.reopen("c")
+
+
 def test_a_process_that_hangs_is_replaced_and_exits_stay_deferred(
     logs: LogSupervisor,
     container: ContainerLog,

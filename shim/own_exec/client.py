@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -265,11 +265,7 @@ class ExecProgram:
                 raise Unavailable("the exec program could not begin a moment ago")
             try:
                 process = self._connected()
-                self._wake = Waker()
-                self._reader = threading.Thread(
-                    target=self._read, args=(process, self._wake), name="own-exec", daemon=True
-                )
-                self._reader.start()
+                self._begin_reading(process)
             except (OSError, RuntimeError) as error:
                 self._retry_at = time.monotonic() + RETRY_SECONDS
                 raise Unavailable(f"start the exec program: {error}") from error
@@ -277,6 +273,18 @@ class ExecProgram:
             self._status = None
             self._heartbeat = self._heartbeat.of_next()
         return self._process
+
+    def _begin_reading(self, process: ChildProcess | _Service) -> None:
+        """Start the reader thread. End the program if that fails, and raise OSError or RuntimeError."""
+        with ExitStack() as undo:
+            undo.callback(process.reap, seconds=_STOP_SECONDS)
+            undo.callback(process.kill)
+            undo.enter_context(process.socket)
+            wake = undo.enter_context(Waker())
+            reader = threading.Thread(target=self._read, args=(process, wake), name="own-exec", daemon=True)
+            reader.start()
+            undo.pop_all()
+        self._wake, self._reader = wake, reader
 
     def _connected(self) -> ChildProcess | _Service:
         return _Service(self._service) if self._service.is_socket() else ChildProcess("shim.own_exec")
@@ -307,7 +315,8 @@ class ExecProgram:
 
     @property
     def _is_used(self) -> bool:
-        return bool(self._running or self._killed)
+        """Whether the program must answer: it has commands, or has not begun, so that callers wait for it."""
+        return bool(self._running or self._killed) or self._status is None
 
     def _milliseconds(self) -> float | None:
         """Return how long to wait for a packet. A program without commands gets no pings, so the wait has no limit."""

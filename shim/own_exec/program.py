@@ -300,16 +300,22 @@ class _Plan:
 def accept_server() -> int:
     """Accept the server's connection on the socket that systemd passes, and return its descriptor.
 
-    Connections of other users than root are closed.
+    Connections of other users than root are closed, and those whose server has given up meanwhile.
     """
     listener = _socket.socket(fileno=_PASSED_SOCKET)
     while True:
         server = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined] # the public class socket.socket needs more memory
         credentials = server.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(credentials)[1] == 0:
+        if _CREDENTIALS.unpack(credentials)[1] == 0 and not _is_hung_up(server):
             listener.close()
             return server.detach()
         server.close()
+
+
+def _is_hung_up(server: _socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(server, 0)
+    return bool(poll.poll(0))
 
 
 def _join(descriptors: Sequence[int], reports: int) -> NoReturn:

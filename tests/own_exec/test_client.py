@@ -20,6 +20,7 @@ from shim.own_exec import __file__ as package
 from shim.own_exec import client as module
 from shim.own_exec.client import ExecProgram, NotBegun
 from tests.own_exec.host import output_of, running
+from tests.threads import no_thread_for
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
@@ -314,3 +315,45 @@ def test_a_process_that_dies_before_it_reports_is_reaped(program: ExecProgram) -
 def children_of(program: ExecProgram) -> bytes:
     found = subprocess.run(["ps", "--ppid", str(program.pid), "-o", "pid="], capture_output=True, check=False)
     return found.stdout
+
+
+def test_a_program_that_does_not_begin_is_given_up_and_not_awaited_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.2)
+    path = tmp_path / "exec.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        program = ExecProgram(service=path)
+        began = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                program.status()
+        assert time.monotonic() - began < module._HELLO_SECONDS
+        program.stop()
+
+
+def test_a_program_of_systemd_takes_no_server_that_has_given_up(service: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone:
+        gone.connect(str(service))
+    program = ExecProgram(service=service)
+    try:
+        with running(program, "sh", "-c", "exit 4") as (found, _):
+            assert status_of(found) == 4
+    finally:
+        program.stop()
+
+
+def test_a_program_whose_packets_no_thread_can_read_is_ended(
+    program: ExecProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    with monkeypatch.context() as short:
+        no_thread_for("own-exec", short)
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            program.status()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    assert not Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+    program.stop()

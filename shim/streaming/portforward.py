@@ -17,7 +17,7 @@ import structlog
 from shim.base.process import ProcessHandle
 from shim.domain.errors import Cancelled, ShimError
 from shim.streaming.channel import Channel
-from shim.streaming.relay import Link, Relay, end
+from shim.streaming.relay import Ending, Link, Relay
 from shim.streaming.session import Session
 from shim.streaming.spdy import Headers
 
@@ -79,9 +79,9 @@ def forward(session: Session, *, dial: Dial, seconds: float, pause: ProcessHandl
     all connections, as in the kubelet's server.
     """
     forwarder = _Forwarder(session, dial=dial, seconds=seconds)
-    if pause is not None:
-        session.when_ended(pause, forwarder.pod_ended)
     try:
+        if pause is not None:
+            session.when_ended(pause, forwarder.pod_ended)
         forwarder.run()
     finally:
         forwarder.close()
@@ -135,9 +135,9 @@ class _Forwarder:
         for pair, pod, _ in left:
             if pod is not None:
                 pod.close()
-            end(pair.data, pair.error)
+            Ending(pair.data, pair.error).finish()
         for pair in self._to_dial:
-            end(pair.data, pair.error)
+            Ending(pair.data, pair.error).finish()
 
     def _connections(self) -> int:
         return len(self._relay) + self._dialling + len(self._to_dial)
@@ -168,12 +168,12 @@ class _Forwarder:
         while self._to_dial and self._dialling < MAX_DIALS:
             pair = self._to_dial.popleft()
             if pair.data.was_reset:
-                end(pair.data, pair.error)
+                Ending(pair.data, pair.error).finish()
                 continue
             try:
                 threading.Thread(target=self._connect, args=(pair,), name="port-forward", daemon=True).start()
             except RuntimeError as error:  # no thread can be started
-                _fail(pair, str(error))
+                self._fail(pair, str(error))
             else:
                 self._dialling += 1
 
@@ -201,9 +201,13 @@ class _Forwarder:
             pair, pod, why = self._dialled.popleft()
             self._dialling -= 1
             if pod is None:
-                _fail(pair, why)
+                self._fail(pair, why)
                 continue
             self._relay.add(Link(pod, data=pair.data, error=pair.error, ends_with_pod=self._session.fixed))
+
+    def _fail(self, pair: "_Pair", why: str) -> None:
+        log.info("port-forward failed", port=pair.port, error=why)
+        self._relay.end(Ending(pair.data, pair.error, why=why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +217,6 @@ class _Pair:
     data: Channel
     error: Channel
     port: int
-
-
-def _fail(pair: _Pair, why: str) -> None:
-    log.info("port-forward failed", port=pair.port, error=why)
-    end(pair.data, pair.error, why=why)
 
 
 def _match(half: _Half, other: _Half) -> bool:

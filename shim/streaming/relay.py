@@ -58,11 +58,11 @@ class Link:
             return None
         return wanted
 
-    def close(self, why: str = "") -> None:
-        """End the connection and send `why` to the client."""
+    def close(self, why: str = "") -> "Ending":
+        """Close the connection to the pod; `why` is for the client."""
         self._data.set_sink(None)
         self.pod.close()
-        end(self._data, self._error, why=why)
+        return Ending(self._data, self._error, why=why)
 
     def _downward(self) -> int:
         for _ in range(_PIECES):
@@ -113,14 +113,31 @@ class Link:
             return 0
 
 
-def end(data: Channel, error: Channel, *, why: str = "") -> None:
-    """End a pair of streams and send `why`, if any, on the error stream."""
-    with suppress(Cancelled):
-        if why:
-            error.write(why.encode(errors="replace"))
-    for channel in (data, error):
-        channel.abandon()
-        channel.finish()
+class Ending:
+    """A pair of streams that ends once the client has taken the reason, if any, on the error stream."""
+
+    def __init__(self, data: Channel, error: Channel, *, why: str = "") -> None:
+        self._data = data
+        self._error = error
+        self._left = memoryview(why.encode(errors="replace"))
+        data.abandon()
+
+    def attempt(self) -> bool:
+        """Send what the client takes now. Return whether the streams have ended."""
+        with suppress(Cancelled, NotAllowed):
+            while self._left:
+                sent = self._error.write_from(lambda room: self._left[:room])
+                if sent is None:
+                    return False
+                self._left = self._left[len(sent) :]
+        self.finish()
+        return True
+
+    def finish(self) -> None:
+        """End the streams at once."""
+        for channel in (self._data, self._error):
+            channel.abandon()
+            channel.finish()
 
 
 class Relay:
@@ -129,6 +146,7 @@ class Relay:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._links: dict[int, Link] = {}
+        self._endings: list[Ending] = []
         self._poll = select.poll()
         self._waker = Waker()
         self._poll.register(self._waker, select.POLLIN)
@@ -137,7 +155,12 @@ class Relay:
         session.on_change(self.wake)
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self._links) + len(self._endings)
+
+    def end(self, ending: Ending) -> None:
+        """End a pair of streams, now or once the client takes the reason."""
+        if not ending.attempt():
+            self._endings.append(ending)
 
     def add(self, link: Link) -> None:
         """Serve a connection from the next `wait` on."""
@@ -160,6 +183,8 @@ class Relay:
         if ready.pop(self._waker.fileno(), 0):
             changed = True
             self._waker.drain()
+        if changed:
+            self._endings = [ending for ending in self._endings if not ending.attempt()]
         for fd in list(self._links) if changed else ready:
             self._turn(self._links[fd], ready.get(fd, 0))
 
@@ -186,11 +211,13 @@ class Relay:
     def _remove(self, link: Link, *, why: str = "") -> None:
         self._poll_for(link, 0)
         del self._links[link.fd]
-        link.close(why)
+        self.end(link.close(why))
 
     def close(self) -> None:
         """End all connections."""
         self._session.on_change(None)
+        for ending in self._endings:
+            ending.finish()
         for link in list(self._links.values()):
             self._remove(link)
         self._waker.close()

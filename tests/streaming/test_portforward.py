@@ -239,6 +239,43 @@ def test_a_connection_that_the_client_does_not_read_does_not_delay_others(monkey
             client.read_some()
 
 
+def test_a_reason_that_the_client_does_not_take_delays_no_other_connection() -> None:
+    with forwarding() as (client, pod, _):
+        data, _ = pair(client, 80, request=0)
+        client.socket.sendall(frames.settings_bytes([(frames.Setting.INITIAL_WINDOW_SIZE, 0)]))
+        refused, why = pair(client, 1, request=1)
+        client.socket.sendall(frames.window_update_bytes(data, 1 << 20))
+        client.ping()
+        threading.Event().wait(0.1)  # for the dial
+        pod.dialled(80).sendall(b"answer")
+        while bytes(client.received.get(data, b"")) != b"answer":
+            client.read_some()
+        client.socket.sendall(frames.window_update_bytes(why, 10))
+        client.ping()
+        client.socket.sendall(frames.window_update_bytes(why, 1 << 20))
+        client.read_until_ended(refused, why)
+
+        assert client.received[why] == b"connect to port 1: connection refused"
+
+
+def test_connections_end_after_their_pod_while_the_client_takes_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
+    with (
+        subprocess.Popen(["sleep", "1000"]) as process,
+        ProcessHandle(process.pid) as pause,
+        forwarding(pause=pause) as (client, pod, _),
+    ):
+        pair(client, 80)
+        far = pod.dialled(80)
+        client.socket.sendall(frames.settings_bytes([(frames.Setting.INITIAL_WINDOW_SIZE, 0)]))
+        pair(client, 1, request=1)
+        client.ping()
+        threading.Event().wait(0.1)  # for the dial
+        process.kill()
+
+        assert ended(far)
+
+
 @contextmanager
 def forwarding_over_channels(*ports: int) -> Iterator[tuple[WebSocketClient, Pod]]:
     pod = Pod()

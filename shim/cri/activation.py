@@ -74,11 +74,11 @@ def notify(state: str, environ: Mapping[str, str]) -> None:
     if not address:
         return
     name = "\0" + address[1:] if address.startswith("@") else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.sendto(state.encode(), name)
-        except OSError as error:
-            log.warning("failed to notify systemd", state=state, socket=address, error=reason_of(error))
+    except OSError as error:
+        log.warning("failed to notify systemd", state=state, socket=address, error=reason_of(error))
 
 
 def _take_over(descriptor: int) -> socket.socket:

@@ -66,7 +66,7 @@ class ShimLeaks:
         """Search; return whether to search again soon."""
         try:
             return self.search()
-        except ShimError as error:
+        except (OSError, ShimError) as error:  # OSError: no descriptor is free
             log.debug("cannot search for leaked containerd-shims", error=error)
             return True
 

@@ -8,6 +8,7 @@ import pytest
 from shim.cri import activation
 from shim.cri.activation import listening_socket, notify
 from shim.domain.errors import FailedPrecondition
+from tests.descriptors import no_descriptor_free
 
 
 def passed(monkeypatch: pytest.MonkeyPatch, passed: socket.socket) -> dict[str, str]:
@@ -86,6 +87,11 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
         notify("READY=1", {"NOTIFY_SOCKET": name})
 
         assert systemd.recv(100) == b"READY=1"
+
+
+def test_without_a_free_descriptor_notify_does_nothing(tmp_path: Path) -> None:
+    with no_descriptor_free():
+        notify("WATCHDOG=1", {"NOTIFY_SOCKET": str(tmp_path / "notify")})
 
 
 def test_without_systemd_notify_does_nothing() -> None:

@@ -1,5 +1,6 @@
 """Which leaked containerd-shims the server kills, and when."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import msgspec
 import pytest
 
 from shim import pod
+from shim.daemon import shim_leaks
+from shim.daemon.background import background
 from shim.daemon.shim_leaks import ShimLeaks, maker_of
 from shim.domain.errors import Unavailable
 from shim.engine.answers import ContainerSummary
 from shim.runtime import Runtime
+from tests.descriptors import no_descriptor_free
 from tests.dockerd.shims import make_task, running_shim
 from tests.fakes.engine import FakeEngine
 
@@ -67,3 +71,10 @@ def test_shim_that_is_no_longer_leaked_is_neither_killed_nor_counted(
         leaks.search()
         leaks.search()
         assert (shim.poll(), leaks.ended, leaks.left) == (None, 0, 0)
+
+
+def test_a_search_without_a_free_descriptor_is_repeated(leaks: ShimLeaks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_leaks, "AGAIN", 0.01)
+    with background(leaks.watch, name="leaks"), no_descriptor_free():
+        threading.Event().wait(0.1)
+        assert [thread for thread in threading.enumerate() if thread.name == "leaks"]

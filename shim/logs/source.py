@@ -195,8 +195,13 @@ def generations(path: Path) -> list[int]:
     """Open all files of a log, oldest first; return an empty list if there is no file. Raise OSError."""
     for _ in range(_TRIES):
         opened = _open_all(path)
+        try:
+            listed = [_identity(status) for _, status in _list_files(path)]
+        except BaseException:
+            close_all(opened)
+            raise
         # Docker may rotate meanwhile: the result is right if a later listing is the same.
-        if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _list_files(path)]:
+        if [_identity(os.fstat(fd)) for fd in opened] == listed:
             return opened
         close_all(opened)
     return _open_all(path)
@@ -209,10 +214,14 @@ def close_all(fds: Iterable[int]) -> None:
 
 
 def _open_all(path: Path) -> list[int]:
-    opened = []
-    for name, _ in _list_files(path):
-        with suppress(FileNotFoundError):
-            opened.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+    opened: list[int] = []
+    try:
+        for name, _ in _list_files(path):
+            with suppress(FileNotFoundError):
+                opened.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+    except BaseException:
+        close_all(opened)
+        raise
     return opened
 
 

@@ -1,4 +1,5 @@
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from shim.config.model import DockerLogDriver
 from shim.logs.drivers import FORMATS
 from shim.logs.format import CHUNK
 from shim.logs.source import Source, close_all, generations
+from tests.descriptors import no_descriptor_free
 from tests.logs.docker import DockerLog, Output
 
 
@@ -221,6 +223,33 @@ def test_close_closes_all_files(docker: DockerLog) -> None:
         docker.rotate()
     source.close()
     source.close()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_files_that_were_opened_before_one_fails_are_closed(docker: DockerLog, fails: int) -> None:
+    docker.lines(0, 1)
+    for _ in range(2):
+        docker.rotate()
+        docker.lines(0, 1)
+    wrong = docker.path.with_name(f"{docker.path.name}.{fails}")
+    wrong.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as unreadable:
+        unreadable.bind(str(wrong))
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="No such device or address"):
+        generations(docker.path)
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_files_that_were_opened_are_closed_if_no_descriptor_is_left_to_list_them_again(docker: DockerLog) -> None:
+    docker.lines(0, 1)
+    before = set(Path("/proc/self/fd").iterdir())
+    with no_descriptor_free() as held:
+        os.close(held.pop())  # enough for the first listing and for the file, but not for both
+        with pytest.raises(OSError, match="Too many open files"):
+            generations(docker.path)
+        held.append(os.open(os.devnull, os.O_RDONLY))
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 

@@ -162,8 +162,9 @@ class Sender:
         for fd in [fd for fd in events if fd in self._watched]:
             del events[fd]
             self._poll.unregister(fd)
+            call = self._watched.pop(fd)  # before the close, after which another `watch` may get the number
             os.close(fd)
-            self._watched.pop(fd)()
+            call()
         return next(iter(events.values()), 0)
 
     def wake(self) -> None:

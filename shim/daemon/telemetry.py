@@ -60,6 +60,8 @@ MAX_CONNECTIONS = 32
 """Open connections. A further connection replaces the oldest, preferably one without a request."""
 _MOST_THREADS = 2 * MAX_CONNECTIONS
 """Includes the threads of connections that were closed and are about to end."""
+_PAUSE_SECONDS = 0.1
+"""Time until the next accept after one has failed."""
 
 log = structlog.get_logger(__name__)
 
@@ -255,6 +257,13 @@ class _Server(ThreadingHTTPServer):
         # HTTPServer resolves its host name here, and the start would wait for the DNS.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:  # no descriptor is free: the connection stays in the queue, and would be found again at once
+            time.sleep(_PAUSE_SECONDS)
+            raise
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         error = sys.exception()

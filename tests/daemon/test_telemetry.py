@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from importlib.metadata import version as installed
+from socketserver import TCPServer
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +24,7 @@ from shim.domain.errors import FailedPrecondition
 from shim.logs.protocol import Figures
 from shim.runtime import Runtime
 from shim.view.node_view import NodeView
+from tests.descriptors import no_descriptor_free
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.streaming.client import seconds_of_trickle
@@ -244,3 +246,19 @@ def test_log_process_is_queried_at_each_scrape(view: NodeView, leaks: ShimLeaks)
     assert found["pydockershim_logs_behind_bytes",] == 7
     assert found["pydockershim_logs_followed",] == 3
     assert found["pydockershim_logs_blocked",] == 60
+
+
+def test_a_shortage_of_descriptors_makes_the_server_wait(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[object] = []
+    accept = TCPServer.get_request
+
+    def counted(server: TCPServer) -> object:
+        attempts.append(server)
+        return accept(server)
+
+    monkeypatch.setattr(TCPServer, "get_request", counted)
+    with socket.socket() as client, no_descriptor_free():
+        client.connect(("127.0.0.1", port))
+        time.sleep(0.5)
+        assert 1 <= len(attempts) <= 10
+    assert get(port, "/healthz")[0] in {200, 503}

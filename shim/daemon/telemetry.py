@@ -61,7 +61,7 @@ MAX_CONNECTIONS = 32
 _MOST_THREADS = 2 * MAX_CONNECTIONS
 """Includes the threads of connections that were closed and are about to end."""
 _PAUSE_SECONDS = 0.1
-"""Time until the next accept after one has failed."""
+"""Time until the next accept after a failed accept."""
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ _PROBE_SECONDS = 1.0
 _RETRY_MILLISECONDS = 30_000
 """Interval between attempts to listen while another program has the socket."""
 _PAUSE_MILLISECONDS = 1000
-"""Time until the next accept after one has failed: the plugin stays in the queue while no descriptor is free."""
+"""Time until the next accept after a failed accept: the plugin stays in the queue while no descriptor is free."""
 
 log = structlog.get_logger(__name__)
 

@@ -300,7 +300,7 @@ class _Plan:
 def accept_server() -> int:
     """Accept the server's connection on the socket that systemd passes, and return its descriptor.
 
-    Connections of other users than root are closed, and those whose server has given up meanwhile.
+    Connections of other users than root are closed, and connections whose server has given up meanwhile.
     """
     listener = _socket.socket(fileno=_PASSED_SOCKET)
     while True:

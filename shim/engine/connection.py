@@ -48,6 +48,7 @@ class DockerConnection:
         "_use",
         "idle_since",
         "version",
+        "was_asked",
     )
 
     def __init__(self, connected: socket.socket) -> None:
@@ -55,6 +56,8 @@ class DockerConnection:
         """The API version of the daemon; a restart of the daemon ends its connections."""
         self.idle_since = 0.0
         """When the last use ended, by the monotonic clock; set by the pool."""
+        self.was_asked = False
+        """Whether its current use has sent a request."""
         self._socket = connected
         self._buffer = bytearray()
         self._body: http1.Body | None = None
@@ -75,6 +78,7 @@ class DockerConnection:
         self._body = None
         self._is_abandoned = False
         self._drained = 0
+        self.was_asked = True
         self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
         try:
             while (head := http1.take_head(self._buffer)) is None:
@@ -171,6 +175,7 @@ class DockerConnection:
 
     def begin_use(self) -> int:
         """Return a ticket, so that `abort` ends only this use of the connection."""
+        self.was_asked = False
         with self._lock:
             self._use += 1
             return self._use

@@ -99,7 +99,7 @@ class Pool:
         """Put a connection back into the pool, or close it if it cannot serve another request."""
         now = time.monotonic()
         with self._lock:
-            if connection.reusable:
+            if connection.reusable and connection.was_asked:
                 self.answered_at = now
             keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
             unneeded = [] if keep else [connection]

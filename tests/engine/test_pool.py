@@ -141,6 +141,15 @@ def test_answered_at_is_reset_when_the_daemon_is_lost(adapter: DockerEngine, ser
     assert adapter.answered_at == -math.inf
 
 
+def test_the_api_version_of_an_open_connection_is_no_answer(adapter: DockerEngine, server: ScriptedServer) -> None:
+    """Docker hangs, and its connections are open: Status must not report it as ready for what RPCs look up."""
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    adapter.ping()
+    answered = adapter.answered_at
+    assert adapter.api_version == (1, 51)
+    assert adapter.answered_at == answered
+
+
 @pytest.mark.parametrize("end", [chunk(b""), CLOSE], ids=["ends", "breaks off"])
 def test_answered_at_is_reset_when_events_end(adapter: DockerEngine, server: ScriptedServer, end: Any) -> None:
     """Docker is stopped, or crashes: Status must not report it as ready for what it has answered before."""

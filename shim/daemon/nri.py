@@ -109,13 +109,10 @@ def _report_exits(rt: Runtime, stopping: threading.Event) -> None:
 
 
 def _follow(rt: Runtime) -> None:
-    with rt.view.subscribe() as changes:
+    with rt.view.follow() as changes:
         _tell_missed(rt)
         while rt.nri.active:
-            change = changes.wait_next()
-            with changes.handing_over():
-                pass  # no RPC waits for plugins here
-            _tell(rt, change)
+            _tell(rt, changes.wait_next())
 
 
 def _tell_missed(rt: Runtime) -> None:

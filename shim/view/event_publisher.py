@@ -29,6 +29,7 @@ class EventPublisher:
         self._capacity = capacity
         self._clock = clock
         self._broadcast = Broadcast[Change](capacity=capacity)
+        self._followers = Broadcast[Change](capacity=capacity)
         self._missed: list[Change] | None = None
         """Changes since subscribers were ended or dropped, at most `capacity` + 1; None if no subscriber missed any."""
         self._keep_until = math.inf
@@ -47,8 +48,16 @@ class EventPublisher:
             self._missed = None
         return subscription
 
+    def follow(self) -> Subscription[Change]:
+        """Return a context manager with every change, as `subscribe` does, for a part of the server.
+
+        It takes no missed change from a client, and no RPC waits for it.
+        """
+        self._forget_late()
+        return self._followers.subscribe(self._missed or ())
+
     def subscribers(self) -> int:
-        """Return the number of subscribers."""
+        """Return the number of subscribers; `follow` does not count."""
         return len(self._broadcast)
 
     def wait_taken(self) -> int:
@@ -68,6 +77,7 @@ class EventPublisher:
             self._missed = []
         self._keep_until = math.inf
         self._broadcast.end(error)
+        self._followers.end(error)
 
     def reconnect(self) -> None:
         """Keep the changes since `disconnect` for KEEP_SECONDS if no subscriber has fetched them."""
@@ -112,5 +122,6 @@ class EventPublisher:
         self._forget_late()
         if self._missed is not None and len(self._missed) <= self._capacity:
             self._missed.append(change)
+        self._followers.publish(change)
         if self._broadcast.publish(change):
             self.note_dropped()

@@ -204,11 +204,14 @@ class NodeView:
         Unavailable if the wait takes too long. A subscriber that comes soon after others were ended or dropped also
         gets the changes that they missed.
         """
-        with self._changed, ExitStack() as stack:
-            subscription = stack.enter_context(self._publisher.subscribe())
-            self._wait_synced_locked(subscription)
-            stack.pop_all()
-            return subscription
+        return self._subscribe(self._publisher.subscribe)
+
+    def follow(self) -> Subscription[Change]:
+        """Return what `subscribe` returns, for a part of the server, which is no client.
+
+        No RPC waits until it has taken a change, and a client still gets the changes that it missed itself.
+        """
+        return self._subscribe(self._publisher.follow)
 
     def wait_taken(self) -> None:
         """Wait until the clients of all subscribers have taken the changes so far, and drop slow subscribers.
@@ -313,6 +316,13 @@ class NodeView:
 
     def _exits_published_locked(self, epoch: int) -> bool:
         return not self._store.pending_exits_locked() or self._availability.is_stale(epoch)
+
+    def _subscribe(self, subscribe: Callable[[], Subscription[Change]]) -> Subscription[Change]:
+        with self._changed, ExitStack() as stack:
+            subscription = stack.enter_context(subscribe())
+            self._wait_synced_locked(subscription)
+            stack.pop_all()
+            return subscription
 
     def _wait_synced_locked(self, subscription: Subscription[Change]) -> None:
         """Wait until the view is synced, or the subscription has ended."""

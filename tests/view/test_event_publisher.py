@@ -154,3 +154,14 @@ def test_missed_changes_beyond_the_capacity_are_not_kept(publisher: EventPublish
     publisher.reconnect()
     with publisher.subscribe() as changes:
         assert heard(changes) == []
+
+
+def test_a_follower_takes_no_missed_change_from_a_client(publisher: EventPublisher) -> None:
+    """NRI plugins are told of exits by the server itself, which subscribes again before the kubelet does."""
+    publisher.disconnect(LOST)
+    publisher.publish(container(), None)
+    with publisher.follow() as follower:
+        publisher.reconnect()
+        publisher.publish(None, container(container_id="c2"))
+        with publisher.subscribe() as changes:
+            assert heard(changes) == heard(follower) == [("c1", DELETED), ("c2", CREATED)]

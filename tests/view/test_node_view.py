@@ -1,5 +1,6 @@
 """The view answers from memory, and publishes each change once."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -425,3 +426,20 @@ def test_stats_count_records_and_outages(engine: LateEngine, view: NodeView) -> 
     assert after.last_event_at > 0
     assert after.resync_seconds_ago is not None
     assert after.resync_seconds_ago >= 0
+
+
+def test_no_rpc_waits_for_a_follower(engine: LateEngine, view: NodeView) -> None:
+    """It may tell a slow NRI plugin of an earlier change."""
+    with view.follow() as follower:
+        view.refresh_container(create_sandbox(engine))
+        began = time.monotonic()
+        view.wait_taken()
+        assert time.monotonic() - began < 1
+        assert follower.wait_next().kind == pb.CONTAINER_CREATED_EVENT
+
+
+def test_a_follower_ends_when_docker_is_lost(view: NodeView) -> None:
+    with view.follow() as follower:
+        view.disconnect("lost")
+        with pytest.raises(Unavailable):
+            follower.wait_next()

@@ -99,10 +99,11 @@ class _Starts:
 
         Raise DeadlineExceeded at once if an earlier start of the program has been blocked for START_SECONDS.
         """
-        start = _Start(str(command[0]))
+        program = str(command[0])
         with self._changed:
-            while (earlier := self._under_way.get(start.program)) is not None:
+            while (earlier := self._under_way.get(program)) is not None:
                 self._wait(earlier, seconds=START_SECONDS, what=what)
+            start = _Start(program)  # its time begins now: many callers in a row are no blocked start
             # A duplicate, since the caller may close its descriptor before the start returns.
             launch = partial(_launch, command, stdin=os.dup(stdin.fileno()), environment=environment)
             try:
@@ -111,7 +112,7 @@ class _Starts:
             except RuntimeError as error:
                 os.close(launch.keywords["stdin"])
                 raise ResourceExhausted(f"{what}: no thread can be started: {error}") from error
-            self._under_way[start.program] = start
+            self._under_way[program] = start
             try:
                 self._wait(start, seconds=min(timeout, START_SECONDS), what=what)
             except BaseException:

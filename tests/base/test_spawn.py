@@ -215,6 +215,26 @@ def test_a_start_that_hangs_occupies_one_thread_and_the_error_names_the_program(
     assert children_of_this_process(path) == []
 
 
+def test_a_caller_may_wait_longer_for_others_than_a_start_may_take(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when hundreds of pods are deleted on a busy node. Each start is quick, and no volume is dead."""
+    path, real, ended = program("exit 0"), spawn._launch, []
+
+    def launch(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[bytes]":
+        time.sleep(0.05)
+        return real(command, **options)
+
+    monkeypatch.setattr(spawn, "_launch", launch)
+    monkeypatch.setattr(spawn, "START_SECONDS", 0.5)
+    threads = [threading.Thread(target=lambda: ended.append(run(path).returncode), daemon=True) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended == [0] * 30
+
+
 def starting_threads() -> set[threading.Thread]:
     """The threads that start programs; other threads may end at any time."""
     return {thread for thread in threading.enumerate() if thread.name == "start"}

@@ -67,10 +67,10 @@ def run_bounded(
     with _readable(stdin) as source, Waker() as waker, scope.on_cancel(waker.wake):
         child = _STARTS.start([program, *arguments], stdin=source, environment=environment, timeout=timeout, what=what)
         try:
-            with _Streams(child) as streams:
+            with ProcessHandle(child.pid) as process, _Streams(child, process) as streams:
                 return streams.wait_exited(waker=waker, timeout=timeout, what=what)
         except BaseException:
-            _kill_group(child)
+            _end(child)
             raise
 
 
@@ -207,13 +207,14 @@ class _Streams:
     pipes open forever.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], process: ProcessHandle) -> None:
+        """`process` is the handle of the child."""
         assert child.stdout is not None  # noqa: S101 - both are pipes
         assert child.stderr is not None  # noqa: S101
         self._child = child
         self._stdout, self._stderr = child.stdout, child.stderr
         self._kept = {self._stdout: bytearray(), self._stderr: bytearray()}
-        self._process = ProcessHandle(child.pid)
+        self._process = process
         self._selector = selectors.DefaultSelector()
         for source in (self._process, self._stdout, self._stderr):
             self._selector.register(source, selectors.EVENT_READ)
@@ -282,4 +283,3 @@ class _Streams:
         self._selector.close()
         self._stdout.close()
         self._stderr.close()
-        self._process.close()

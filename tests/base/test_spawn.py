@@ -1,11 +1,12 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,33 @@ def test_no_descriptor_stays_open(
         run(program(body), timeout=timeout)
 
     wait_until(lambda: open_descriptors() <= before)  # the thread of a late start closes its descriptors
+
+
+def test_no_descriptor_stays_open_if_other_threads_take_the_last(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before, limits = program("exit 0"), open_descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    real, taken = spawn._launch, []
+
+    def launch(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[bytes]":
+        child = real(command, **options)
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        os.close(taken.pop())  # enough for the handle of the process, not for the selector
+        return child
+
+    monkeypatch.setattr(spawn, "_launch", launch)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            run(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+    assert open_descriptors() <= before
 
 
 def test_the_children_of_a_killed_program_are_killed(program: Program, tmp_path: Path) -> None:

@@ -284,6 +284,8 @@ class NodeView:
         with self._changed:
             if not self._availability.syncs:
                 self._changed.wait_for(lambda: self._exits_published_locked(epoch), timeout)
+                if self._availability.is_stale(epoch):  # the logs get their time with the next connection
+                    return False
                 for container_id in self._store.pending_exits_locked():
                     self._store.publish_exit_locked(container_id)
             if not self._availability.complete_sync(epoch):

@@ -21,9 +21,11 @@ from shim.domain.errors import (
     Unavailable,
 )
 from shim.domain.ids import SandboxId
+from shim.logs.interface import ContainerLog
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node_view import NodeView
+from shim.view.pending_exits import NoLogs
 from shim.view.records import Change, Record
 from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
@@ -443,3 +445,26 @@ def test_a_follower_ends_when_docker_is_lost(view: NodeView) -> None:
         view.disconnect("lost")
         with pytest.raises(Unavailable):
             follower.wait_next()
+
+
+class UndrainedLogs(NoLogs):
+    """Logs whose last output is not written yet."""
+
+    def drained(self, container: ContainerLog, *, run: int) -> bool:
+        return False
+
+
+def test_an_exit_stays_pending_if_the_first_sync_is_cut_short(engine: LateEngine) -> None:
+    """A client that sees EXITED reads the log, and only once."""
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id, start=True)
+    engine.stop_container(container_id, grace=0)
+    view = NodeView(engine, logs=UndrainedLogs(), sync_timeout=0)
+    epoch = view.begin_sync()
+    view.refresh_container(container_id)
+    view.disconnect("lost")
+
+    assert not view.complete_sync(epoch, timeout=60)
+    record = view.last_known(container_id)
+    assert record is not None
+    assert record.state.running

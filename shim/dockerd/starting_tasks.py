@@ -128,7 +128,7 @@ class TaskWatch:
         task = StartingTask(container_id, self._changed, group=group)
         try:
             self._add(container_id, task)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             log.debug("cannot watch for first process of container", container=container_id, error=error)
             task.end()
         try:
@@ -161,11 +161,12 @@ class TaskWatch:
         if self._inotify is None:
             self._inotify = INotify()
         if self._thread is None:
-            self._stop = Waker()
-            self._thread = threading.Thread(
+            self._stop = self._stop or Waker()
+            thread = threading.Thread(
                 target=self._run, args=(self._inotify, self._stop), name="engine-tasks", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
         return self._inotify
 
     def _run(self, inotify: INotify, stop: Waker) -> None:

@@ -12,6 +12,7 @@ from shim.base import deadline
 from shim.dockerd.starting_tasks import AT_ONCE, SEARCHES, STATE_LIMIT, TaskWatch
 from shim.domain.errors import DeadlineExceeded
 from tests.mounts import need_root
+from tests.threads import no_thread_for
 from tests.waits import SECONDS, wait_until
 
 ONE, OTHER = "1" * 64, "2" * 64
@@ -31,6 +32,17 @@ def tasks(tmp_path: Path) -> Iterator[TaskWatch]:
     tasks.learn(str(tmp_path))
     yield tasks
     tasks.close()
+
+
+def test_a_start_goes_on_if_no_thread_can_be_started(tasks: TaskWatch, containers: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        no_thread_for("engine-tasks", patch)
+        with tasks.starting(ONE) as task:
+            assert task.wait() == 0
+    with tasks.starting(OTHER) as task:
+        write_state(containers / OTHER, f'{{"init_process_pid": {os.getpid()}}}')
+        with deadline.bound(SECONDS):
+            assert task.wait() == os.getpid()
 
 
 def write_state(directory: Path, content: str) -> None:

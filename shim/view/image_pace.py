@@ -14,6 +14,8 @@ SHARE = 0.01
 """Share of Docker's time that the inspects of all images may take."""
 CREDIT_SECONDS = 0.25
 """Inspect time that may be used at once after a quiet period: about a hundred inspects on most nodes."""
+_LONGEST = 1.0
+"""Seconds that an inspect counts at most. A longer one mostly times out, and shows that Docker hung."""
 
 
 class ImagePace:
@@ -48,7 +50,7 @@ class ImagePace:
         """Record that the inspect of an image took `seconds`."""
         with self._lock:
             now = self._clock()
-            self._cost = seconds
+            self._cost = min(seconds, _LONGEST)
             self._quiet = {other: until for other, until in self._quiet.items() if until > now}
             self._quiet[key] = now + QUIET_SECONDS
 

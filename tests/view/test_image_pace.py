@@ -70,3 +70,11 @@ def test_a_dropped_turn_is_assigned_anew() -> None:
     pace.drop("image")
     clock.now += QUIET_SECONDS
     assert pace.wait("image") == 0
+
+
+def test_a_docker_that_hung_does_not_delay_later_images_for_hours() -> None:
+    """Ten seconds without an answer, and then twenty images are loaded."""
+    clock = Clock()
+    pace = ImagePace(clock=clock)
+    inspect(pace, "times out", seconds=10)
+    assert max(pace.wait(str(number)) for number in range(20)) < 2000

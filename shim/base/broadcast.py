@@ -10,7 +10,7 @@ once, so a stall does not drop a healthy client.
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -177,15 +177,21 @@ class Broadcast(Generic[T]):
             self._subscriptions.difference_update(full)
         return len(full)
 
-    def wait_taken(self) -> int:
+    def wait_taken(self, *, before_drop: Callable[[], None] = lambda: None) -> int:
         """Wait until all clients have the items published so far, or the current scope ends. Return the number dropped.
 
         Drop a subscriber whose client leaves a delivered item unread for 100 ms, or needs more than 2 s to catch up.
-        Time does not count while this thread could not run.
+        Time does not count while this thread could not run. `before_drop` is called before each drop: this method may
+        wait on for others.
         """
         with self._lock:
             waiting = {subscription: subscription.mark() for subscription in self._subscriptions}
-        late = _wait_passed(waiting, judging=self._judging)
+
+        def drop(subscription: Subscription[T], reason: str) -> bool:
+            before_drop()
+            return subscription.drop(reason)
+
+        late = _wait_passed(waiting, judging=self._judging, drop=drop)
         with self._lock:
             self._subscriptions.difference_update(late)
         return len(late)
@@ -202,7 +208,12 @@ class Broadcast(Generic[T]):
             return len(self._subscriptions)
 
 
-def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: threading.Lock) -> list[Subscription[T]]:
+def _wait_passed(
+    marks: dict[Subscription[T], threading.Event],
+    *,
+    judging: threading.Lock,
+    drop: Callable[[Subscription[T], str], bool],
+) -> list[Subscription[T]]:
     """Wait until all marks are passed or the current scope ends. Return the subscriptions that were dropped.
 
     Of all waiting threads, only the holder of `judging` wakes up at each tick to drop idle subscribers: hundreds of
@@ -211,10 +222,11 @@ def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: thre
     scope, late, left = deadline.current(), list[Subscription[T]](), _TICKS
     while (waiting := _not_passed(marks)) and not scope.cancelled and not scope.expired:
         if left <= 0:
-            late += [each for each in waiting if each.drop(f"it needed more than {_TICK * _TICKS:g} s for its changes")]
+            reason = f"it needed more than {_TICK * _TICKS:g} s for its changes"
+            late += [each for each in waiting if drop(each, reason)]
         elif judging.acquire(blocking=False):
             try:
-                late += _drop_idle(waiting)
+                late += _drop_idle(waiting, drop)
             finally:
                 judging.release()
         else:
@@ -223,7 +235,9 @@ def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: thre
     return late
 
 
-def _drop_idle(marks: dict[Subscription[T], threading.Event]) -> list[Subscription[T]]:
+def _drop_idle(
+    marks: dict[Subscription[T], threading.Event], drop: Callable[[Subscription[T], str], bool]
+) -> list[Subscription[T]]:
     """Wait _TICKS_IDLE ticks; drop the subscriptions whose clients have been taking the same item all that time."""
     _wait_first(marks, _TICK)  # a subscriber's thread must run before it can hand over the new item
     at_first = {subscription: subscription.handed for subscription in marks}
@@ -231,7 +245,7 @@ def _drop_idle(marks: dict[Subscription[T], threading.Event]) -> list[Subscripti
         while (waiting := _not_passed(marks)) and _wait_first(waiting, _TICK):
             pass
     reason = f"its client has not taken a change within {_TICK * _TICKS_IDLE * 1000:g} ms"
-    return [each for each in waiting if at_first[each] and each.handed == at_first[each] and each.drop(reason)]
+    return [each for each in waiting if at_first[each] and each.handed == at_first[each] and drop(each, reason)]
 
 
 def _not_passed(marks: dict[Subscription[T], threading.Event]) -> dict[Subscription[T], threading.Event]:

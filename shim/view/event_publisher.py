@@ -60,12 +60,12 @@ class EventPublisher:
         """Return the number of subscribers; `follow` does not count."""
         return len(self._broadcast)
 
-    def wait_taken(self) -> int:
+    def wait_taken(self, *, before_drop: Callable[[], None]) -> int:
         """Wait until all subscribers have taken the changes so far; return the number dropped for being slow.
 
-        The lock of the view must not be held.
+        The lock of the view must not be held. `before_drop` has to call `note_dropped` under it.
         """
-        return self._broadcast.wait_taken()
+        return self._broadcast.wait_taken(before_drop=before_drop)
 
     def disconnect(self, error: ShimError) -> None:
         """End every subscription with `error`, and keep changes from now on.
@@ -86,7 +86,7 @@ class EventPublisher:
         self._keep_until = self._clock() + KEEP_SECONDS
 
     def note_dropped(self) -> None:
-        """Keep changes from now on for the client of a subscriber that was dropped."""
+        """Keep changes from now on for the client of a subscriber that was dropped, or is about to be."""
         self._forget_late()
         if self._missed is None:
             self._missed, self._keep_until = [], self._clock() + KEEP_SECONDS

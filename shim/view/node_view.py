@@ -218,10 +218,8 @@ class NodeView:
 
         The wait ends with the current scope.
         """
-        dropped = self._publisher.wait_taken()
+        dropped = self._publisher.wait_taken(before_drop=self._note_dropped)
         if dropped:
-            with self._changed:
-                self._publisher.note_dropped()
             log.warning("dropped slow subscribers of events", subscribers=dropped)
 
     @contextmanager
@@ -318,6 +316,10 @@ class NodeView:
 
     def _exits_published_locked(self, epoch: int) -> bool:
         return not self._store.pending_exits_locked() or self._availability.is_stale(epoch)
+
+    def _note_dropped(self) -> None:
+        with self._changed:
+            self._publisher.note_dropped()
 
     def _subscribe(self, subscribe: Callable[[], Subscription[Change]]) -> Subscription[Change]:
         with self._changed, ExitStack() as stack:

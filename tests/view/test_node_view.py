@@ -29,7 +29,7 @@ from shim.view.pending_exits import NoLogs
 from shim.view.records import Change, Record
 from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
-from tests.waits import wait_until
+from tests.waits import SECONDS, wait_until
 
 Reported = list[tuple[pb.ContainerEventType, str]]
 
@@ -468,3 +468,20 @@ def test_an_exit_stays_pending_if_the_first_sync_is_cut_short(engine: LateEngine
     record = view.last_known(container_id)
     assert record is not None
     assert record.state.running
+
+
+def test_a_dropped_client_that_returns_while_others_are_waited_for_misses_nothing(
+    engine: LateEngine, view: NodeView
+) -> None:
+    with view.subscribe() as idle, view.subscribe():  # the second reads nothing, and has 2 s
+        sandbox_id = create_sandbox(engine)
+        view.refresh_container(sandbox_id)
+        idle.wait_next()
+        with idle.handing_over(), ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(view.wait_taken)
+            wait_until(lambda: idle.has_ended)
+            container_id = create_container(engine, sandbox_id)
+            view.refresh_container(container_id)
+            with view.subscribe() as again, deadline.bound(SECONDS):
+                assert not waiting.done()
+                assert again.wait_next().record.id == container_id

@@ -102,7 +102,7 @@ class Refresher:
             except InvalidArgument:  # the next list includes the image
                 return
         self._note(_IMAGE + reference, stamp or _ALWAYS)
-        self._view.images.note_event(reference, stamp or _ALWAYS)
+        self._view.images.note_event(reference, stamp or time.time_ns())
         self._queue.add_after(_IMAGE + reference, BURST_SECONDS)
 
     def enqueue_images(self) -> None:
@@ -132,7 +132,7 @@ class Refresher:
                 self._queue.done(key)
 
     def _process(self, key: str) -> None:
-        stamp = self._take_stamp(key)
+        stamp, began = self._take_stamp(key), time.time_ns()
         try:
             if key.startswith(_IMAGE) and self._postpone(key, stamp):
                 return
@@ -144,7 +144,7 @@ class Refresher:
         if succeeded:
             self._queue.forget(key)
             if key.startswith(_IMAGE):
-                self._view.images.note_seen(key.removeprefix(_IMAGE), stamp)
+                self._view.images.note_seen(key.removeprefix(_IMAGE), min(stamp, began))
         else:
             self._queue.add_rate_limited(key)
 

@@ -14,6 +14,7 @@ from shim.engine.answers import ContainerInspect
 from shim.view.node_view import NodeView
 from shim.view.refresh import UNKNOWN_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
+from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, inspects, unset_clock
 from tests.waits import SECONDS, wait_change, wait_until
 
@@ -47,6 +48,25 @@ def test_a_queued_container_is_published(engine: FakeEngine, view: NodeView, ref
         refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
     assert view.sandbox(sandbox_id).state.running
+
+
+def test_an_image_event_during_an_inspect_for_another_cause_stays_unseen() -> None:
+    """As after a list, or after a failed inspect. Until the next inspect, any tag may have moved."""
+    engine = LateEngine()
+    view = NodeView(engine)
+    image_id = engine.add_image("busybox")
+    refresher = Refresher(view, inspect_seconds=30, retry_seconds=0.001)
+    engine.after_image.append(lambda: refresher.enqueue_image(image_id, stamp=time.time_ns()))
+    refresher.enqueue(f"image {image_id}")
+    refresher.start()
+    try:
+        wait_until(lambda: not engine.after_image)
+        wait_until(lambda: view.images.last_known(image_id) is not None)
+        wait_until(lambda: not refresher.row()["processing"])
+        assert view.images.has_unseen_events()
+        wait_until(lambda: not view.images.has_unseen_events())
+    finally:
+        refresher.stop()
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,9 @@ class Watcher:
             with deadline.entered(connection.scope), self._engine.events(since=time.time_ns()) as events:
                 self._on_connect()
                 epoch = self._view.begin_sync()
-                reader = threading.Thread(target=self._read, args=(connection, events), name="view-events", daemon=True)
-                reader.start()
+                thread = threading.Thread(target=self._read, args=(connection, events), name="view-events", daemon=True)
+                thread.start()
+                reader = thread
                 with _end_on_error(connection):
                     connection.synced = self._sync(epoch)
                     missing = self._missing_processes()

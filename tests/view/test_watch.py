@@ -26,6 +26,7 @@ from shim.view.node_view import NodeView
 from shim.view.records import Change, Record
 from shim.view.watch import Ended, Timings, Watcher
 from tests.fakes.engine import FakeEngine
+from tests.threads import no_thread_for
 from tests.view.samples import create_container, create_sandbox, create_stranger, unset_clock
 from tests.waits import SECONDS, wait_change, wait_until
 
@@ -816,3 +817,11 @@ def test_the_view_converges_to_dockers_state(
         for container_id in list(engine.containers):
             engine.emit("container", "update", container_id)
         wait_until(lambda: not is_out_of_reach(view) and is_true(view, engine))
+
+
+def test_a_reader_that_cannot_be_started_is_the_cause_of_the_outage(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_thread_for("view-events", monkeypatch)
+    with watching(engine) as view:
+        wait_until(lambda: "can't start new thread" in view.stats().outage)

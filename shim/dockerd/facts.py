@@ -165,9 +165,10 @@ class EngineFacts:
 
     def _fact(self, what: str, choose: Callable[[EngineInfo | Kept], str]) -> str:
         """Return a part of the current daemon's description, or of the last known description after a shorter wait."""
-        if self._info is not None and not self._is_outdated:
-            return choose(self._info)
-        known = self._info or self._kept
+        info = self._info
+        if info is not None and not self._is_outdated:
+            return choose(info)
+        known = info or self._kept
         fallback = choose(known) if known is not None else ""
         try:
             with answered_within(FALLBACK_SECONDS if fallback else ANSWER_SECONDS, what=_READ):
@@ -196,6 +197,7 @@ class EngineFacts:
         with answered_within(INFO_SECONDS, what=_READ):
             info = self._engine.info()
         if is_rootless(info):
+            self._info = None  # an earlier daemon's description must not serve: Status would be ready
             raise FailedPrecondition(ROOTLESS)
         self._info, self._read_at, self._described = info, asked_at, daemon
         if self._kept is not None:

@@ -179,6 +179,16 @@ def test_a_rootless_engine_is_refused(engine: FakeEngine) -> None:
         known.info()
 
 
+def test_a_rootless_engine_that_replaces_another_is_refused(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.check_answers()
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, security_options=["name=rootless"])
+    known.refresh()
+    wait_until(lambda: len(engine.calls_of("info")) == 2 and known.last_info is None)
+    with pytest.raises(FailedPrecondition, match="Docker is rootless"):
+        known.check_answers()
+
+
 def test_concurrent_checks_share_a_ping(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()

@@ -6,6 +6,7 @@ probes.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ import msgspec
 from integration.bench.figures import ranked
 from integration.bench.load import AT_ONCE
 from integration.bench.pods import pod_of_many
+from integration.bench.scale_figures import EXEC, READS, Step, as_table, drawn
 from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.timings import Timings
 from integration.cri import Cri
@@ -31,27 +33,10 @@ from shim.api.v1 import api_pb2 as pb
 CONTAINERS = 2
 """Containers of each pod."""
 PROBES_PER_MINUTE = 1000
-READS = ("ListContainers", "ListPodSandbox", "ContainerStatus", "ListContainerStats")
-EXEC = "ExecSync"
 
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one size of the node."""
-
-    pods: int
-    foreign: int
-    """Stopped containers that are not the kubelet's."""
-    start_seconds: float
-    """From the start of the server to a list of all containers."""
-    rss_mib: float
-    core_percent: float
-    """Processor time of the server, without the programs that it starts."""
-    took_ms: dict[str, tuple[float, float]]
-    """Median and 99th percentile of each call, by its name."""
 
 
 def measure(engine_name: str, *, sizes: Sequence[int], foreign: int, seconds: float) -> Iterator[Step]:
@@ -154,23 +139,6 @@ def _reads(cri: Cri, timings: Timings, container: str) -> None:
         timings.call(name, call)
 
 
-def as_table(steps: Sequence[Step]) -> str:
-    """Return the figures as a table in Markdown."""
-    head = ["pods", "foreign", "start, s", "memory, MiB", "processor, %", *(f"{name}, ms" for name in (*READS, EXEC))]
-    rows = [
-        [
-            str(each.pods),
-            str(each.foreign),
-            f"{each.start_seconds:.1f}",
-            f"{each.rss_mib:.0f}",
-            f"{each.core_percent:.1f}",
-            *("{:.1f} / {:.1f}".format(*each.took_ms[name]) for name in (*READS, EXEC)),
-        ]
-        for each in steps
-    ]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
-
-
 def main() -> int:
     """Measure, and print a table; times are medians and 99th percentiles."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.scale", description=__doc__)
@@ -179,6 +147,7 @@ def main() -> int:
     parser.add_argument("--foreign", type=int, default=10_000, help="stopped containers of others (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="time of a kubelet's calls (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures as SVG")
     given = parser.parse_args()
     steps = []
     try:
@@ -190,6 +159,10 @@ def main() -> int:
         return 1
     if given.json is not None:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(steps)))
+    if given.picture is not None:
+        cpus = len(os.sched_getaffinity(0))
+        below = f"{cpus} processors, by number of pods; orange: with {given.foreign:,} stopped containers of others"
+        given.picture.write_text(drawn(steps, head=f"A growing node, Docker Engine {given.engine}", below=below))
     return 0
 
 

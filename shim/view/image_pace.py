@@ -30,20 +30,29 @@ class ImagePace:
         """When SHARE allows the next inspect."""
         self._turns: dict[str, float] = {}
         """The turns of waiting images."""
+        self._patient: set[str] = set()
+        """Images that wait for no event: others go first."""
         self._quiet: dict[str, float] = {}
         """When a recently inspected image may be inspected again."""
 
-    def wait(self, key: str) -> float:
-        """Return the seconds until the turn of an image; 0 starts its inspect."""
+    def wait(self, key: str, *, patient: bool = False) -> float:
+        """Return the seconds until the turn of an image; 0 starts its inspect.
+
+        An image that is not `patient` takes the first turn of those that are.
+        """
         with self._lock:
             now = self._clock()
             if key not in self._turns:
                 free = max(self._next, now - CREDIT_SECONDS / SHARE)
                 self._next = free + self._cost / SHARE
                 self._turns[key] = max(free, self._quiet.get(key, now))
+                if patient:
+                    self._patient.add(key)
+                else:
+                    self._go_first(key)
             wait = max(0.0, self._turns[key] - now)
             if not wait:
-                del self._turns[key]
+                self._forget(key)
             return wait
 
     def end(self, key: str, *, seconds: float) -> None:
@@ -54,7 +63,24 @@ class ImagePace:
             self._quiet = {other: until for other, until in self._quiet.items() if until > now}
             self._quiet[key] = now + QUIET_SECONDS
 
+    def clear(self) -> None:
+        """Cancel all turns: a list has answered for the waiting images."""
+        with self._lock:
+            self._turns.clear()
+            self._patient.clear()
+            self._next = min(self._next, self._clock())
+
     def drop(self, key: str) -> None:
         """Cancel the turn of an image that needs no inspect."""
         with self._lock:
-            self._turns.pop(key, None)
+            self._forget(key)
+
+    def _go_first(self, key: str) -> None:
+        """Swap the turn of an image with the first turn of a patient image, if that comes sooner."""
+        first = min(self._patient, key=self._turns.__getitem__, default=key)
+        if self._quiet.get(key, 0.0) <= self._turns[first] < self._turns[key]:
+            self._turns[first], self._turns[key] = self._turns[key], self._turns[first]
+
+    def _forget(self, key: str) -> None:
+        self._turns.pop(key, None)
+        self._patient.discard(key)

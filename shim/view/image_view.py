@@ -60,6 +60,8 @@ class ImageView:
         self._index = ImageIndex(())
         self._asked: dict[str, Moment] = {}
         """When the call behind each record began, by id, or by a name that was confirmed separately."""
+        self._listed_from: Moment | None = None
+        """When the last list of all images began."""
         self._unseen: dict[str, int] = {}
         """Time of the last event of each image that has not been inspected since, by the id or name in the event."""
         self._being_removed: dict[ImageId, ImageRecord] = {}
@@ -127,13 +129,13 @@ class ImageView:
             return [record.id for record in self._index.records if not record.inspected]
 
     def asked_after(self, reference: str, stamp: int) -> bool:
-        """Return whether the record of an image includes an event: whether its call to Docker began after the event.
+        """Return whether the record of an image includes an event: whether its call or a list began after the event.
 
         `stamp` is the event's `timeNano`, `reference` the id or the canonical name in the event.
         """
         with self._changed:
             known = self._index.find_any(reference)
-            asked = [self._asked.get(key) for key in (reference, known.id if known else "")]
+            asked = [self._listed_from, *(self._asked.get(key) for key in (reference, known.id if known else ""))]
             now = self._clock()
         return any(moment is not None and moment.follows(stamp, now=now) for moment in asked)
 
@@ -306,6 +308,8 @@ class ImageView:
             update(index)
         self._index = index
         self._asked = {key: moment for key, moment in self._asked.items() if moment.wall >= read.began.wall}
+        self._listed_from, now = read.began, self._clock()
+        self._unseen = {key: stamp for key, stamp in self._unseen.items() if not read.began.follows(stamp, now=now)}
         self._listed.complete_sync(self._listed.begin_sync())
 
     def _publish_locked(self, record: ImageRecord, asked: Moment) -> list[ImageId]:

@@ -30,6 +30,9 @@ LIST_SHARE = 0.001
 """Share of Docker's time that lists of all images may take."""
 LONGEST_PERIOD = 3600.0
 """Maximum seconds between two lists."""
+BACKLOG_SHARE = 0.04
+"""The same share while so many changed images await their inspects that a list comes first, as after a `docker load` of
+thousands: with the containerd image store an inspect takes as long as a list of fifteen images."""
 INSPECTED_AT_START = 200
 """Up to this number, all images are inspected after a list, so that lists show their users. Otherwise only images that
 change or that a client asks for are inspected: Docker would need seconds to minutes for all of them."""
@@ -60,6 +63,8 @@ class Refresher:
         self._pace = ImagePace()
         self._list_due = 0.0
         """When the next list of the images is due, by the monotonic clock."""
+        self._backlog_due = 0.0
+        """When it is due if too many images wait."""
         self._scope = deadline.Scope()
         self._threads = [
             threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
@@ -153,10 +158,12 @@ class Refresher:
         if self._is_known(key, stamp):
             self._pace.drop(key)
             return False
-        wait = self._pace.wait(key)
+        wait = self._pace.wait(key, patient=stamp == _ALWAYS)
         if wait:
             self._note(key, stamp)
             self._queue.add_after(key, wait)
+            if time.monotonic() + wait > self._backlog_due:
+                self._list_due = min(self._list_due, self._backlog_due)
         return bool(wait)
 
     def _is_known(self, key: str, stamp: int) -> bool:
@@ -221,6 +228,8 @@ class Refresher:
             raise ShimError(str(error)) from error
         ended = time.monotonic()
         self._list_due = ended + min((ended - began) / LIST_SHARE, LONGEST_PERIOD)
+        self._backlog_due = min(self._list_due, ended + (ended - began) / BACKLOG_SHARE)
+        self._pace.clear()
         without_user = self._view.images.not_inspected()
         if len(without_user) <= INSPECTED_AT_START:
             for image_id in without_user:

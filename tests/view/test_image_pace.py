@@ -62,6 +62,28 @@ def test_every_image_gets_its_turn() -> None:
     assert pace.wait("waits") == 0
 
 
+def test_an_image_after_an_event_goes_before_images_without() -> None:
+    """After a list at the start of the server, hundreds of images wait whose inspects nobody needs soon."""
+    pace = ImagePace(clock=Clock())
+    for number in range(50):
+        pace.wait(str(number), patient=True)
+        pace.end(str(number), seconds=1)
+    assert pace.wait("49", patient=True) > 4000
+    assert pace.wait("changed") <= 100
+    assert pace.wait("changed, too") <= 200
+
+
+def test_after_a_list_no_turn_is_left() -> None:
+    clock = Clock()
+    pace = ImagePace(clock=clock)
+    for number in range(20):
+        pace.wait(str(number))
+        pace.end(str(number), seconds=1)
+    assert pace.wait("later") > 1000
+    pace.clear()
+    assert pace.wait("later") == 0
+
+
 def test_a_dropped_turn_is_assigned_anew() -> None:
     clock = Clock()
     pace = ImagePace(clock=clock)

@@ -101,3 +101,17 @@ def test_a_list_that_begins_supersedes_the_inspect_of_an_image(engine: LateEngin
         assert view.images.refresh_one(reference) is None
     listing.join()
     assert view.images.all() == ()
+
+
+def test_a_list_answers_for_the_events_before_it(engine: LateEngine) -> None:
+    view = NodeView(engine)
+    view.complete_sync(view.begin_sync())
+    image_id = engine.add_image("busybox")
+    before = time.time_ns()
+    view.images.note_event(image_id, before)
+    during: list[int] = []
+    engine.meanwhile.append(lambda: during.append(time.time_ns()))
+    view.images.refresh()
+    assert view.images.asked_after(image_id, before)
+    assert not view.images.has_unseen_events()
+    assert not view.images.asked_after(image_id, during[0])

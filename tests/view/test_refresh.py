@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import ShimError, Unavailable
-from shim.engine.answers import ContainerInspect
+from shim.engine.answers import ContainerInspect, ImageInspect
 from shim.view.node_view import NodeView
 from shim.view.refresh import UNKNOWN_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
@@ -154,6 +154,40 @@ def test_an_image_published_after_its_event_is_not_inspected(
     refresher.enqueue_image(other, stamp=stamp)
     wait_until(lambda: view.images.last_known(other))
     assert engine.calls_of("inspect_image") == ["busybox", other]
+
+
+class SlowImages(FakeEngine):
+    """An Engine whose inspects of images take as long as with the containerd image store."""
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        answer = super().inspect_image(reference)
+        time.sleep(0.05)
+        return answer
+
+
+def test_a_list_comes_first_if_many_images_wait_for_their_inspect() -> None:
+    """As after a `docker load` of thousands: their inspects would take hours at their share of Docker's time."""
+    engine = SlowImages()
+    view = NodeView(engine)
+    view.complete_sync(view.begin_sync())
+    with refreshing(view, inspect_seconds=30) as refresher:
+        refresher.enqueue_images_now()
+        wait_until(view.images.is_listed)
+        for number in range(30):
+            refresher.enqueue_image(engine.add_image(f"built.example/app:{number}"), stamp=time.time_ns())
+        wait_until(lambda: engine.calls_of("inspect_image"))
+
+        def all_known() -> bool:
+            refresher.enqueue_images()  # as the view does each minute
+            return len(view.images.all()) == len(engine.images) and not view.images.has_unseen_events()
+
+        wait_until(all_known)
+        inspects = len(engine.calls_of("inspect_image"))
+        assert inspects < 30
+        later = engine.add_image("built.example/later:1")
+        refresher.enqueue_image(later, stamp=time.time_ns())
+        wait_until(lambda: view.images.last_known(later))
+        assert len(engine.calls_of("list_images")) <= 3
 
 
 def test_hung_inspects_do_not_delay_others(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:

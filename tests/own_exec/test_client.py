@@ -349,11 +349,12 @@ def test_a_program_of_systemd_takes_no_server_that_has_given_up(service: Path) -
 def test_a_program_whose_packets_no_thread_can_read_is_ended(
     program: ExecProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = set(Path("/proc/self/fd").iterdir())
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before, had = set(Path("/proc/self/fd").iterdir()), children.read_text()
     with monkeypatch.context() as short:
         no_thread_for("own-exec", short)
         with pytest.raises(Unavailable, match="can't start new thread"):
             program.status()
     assert set(Path("/proc/self/fd").iterdir()) == before
-    assert not Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+    assert children.read_text() == had
     program.stop()

@@ -5,6 +5,7 @@ import fcntl
 import socket
 import ssl
 import termios
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
@@ -28,7 +29,7 @@ def end_sending(connected: socket.socket) -> None:
 
 
 class Pipe:
-    """A connected socket. Not thread-safe."""
+    """A connected socket. One thread may receive while another sends."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -73,20 +74,37 @@ class Pipe:
 
 
 class TlsPipe(Pipe):
-    """A socket after its TLS handshake."""
+    """A socket after its TLS handshake.
+
+    No call waits, and the calls exclude each other: OpenSSL forbids two at a time on a connection, and Python releases
+    its GIL in them.
+    """
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         super().__init__(connected)
         self._tls = connected
+        self._lock = threading.Lock()
+
+    def receive(self, most: int) -> bytes | None:
+        """Receive as `Pipe.receive` does."""
+        with self._lock:
+            return super().receive(most)
 
     @property
     def holds_data(self) -> bool:
         """Return whether TLS has decrypted bytes that were not read."""
-        return self._tls.pending() > 0
+        with self._lock:
+            return self._tls.pending() > 0
 
     def send(self, buffers: Sequence[Queued]) -> int:
         """Send the first buffer. After a failed call TLS requires the same buffer again."""
         try:
-            return self._tls.send(buffers[0])
+            with self._lock:
+                return self._tls.send(buffers[0])
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return 0
+
+    def end_sending(self) -> None:
+        """Signal the end to the client by close_notify and a FIN."""
+        with self._lock:
+            super().end_sending()

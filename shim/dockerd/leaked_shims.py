@@ -16,7 +16,7 @@ import msgspec
 
 from shim.base import proc
 from shim.base.atomic_files import read_regular
-from shim.engine.daemon_process import PROC, holds, listening_inodes
+from shim.engine.daemon_process import PROC, Listeners, open_files
 
 CONFIG_LIMIT = 4 << 20
 """Bytes of a task's OCI configuration; most of it is the seccomp profile."""
@@ -77,7 +77,7 @@ def leaked_shims(known: Callable[[], Collection[str]], *, maker: Maker, proc_dir
     `known` returns the ids of all containers of this Docker. It is called after the containerd-shims were found, so
     that a new container is no leak.
     """
-    found = [(pid, tasks) for pid in _shims(proc_dir) if (tasks := _tasks(pid, maker, proc_dir))]
+    found = [(pid, tasks) for pid, tasks in _tasks_of_shims(maker, proc_dir) if tasks]
     containers = known() if found else ()
     return [
         LeakedShim(
@@ -98,21 +98,40 @@ def _shims(proc_dir: Path) -> Iterator[int]:
             yield int(directory.name)
 
 
-def _tasks(pid: int, maker: Maker, proc_dir: Path) -> dict[str, bool]:
-    """Return the tasks of a containerd-shim in the maker's Docker, and for each whether the maker created it."""
-    try:
-        parent = (proc_dir / str(pid) / "cwd").readlink().parent
-        directories = list(parent.iterdir())
-    except OSError:  # it has exited, or is no containerd-shim
-        return {}
-    found = {}
-    for directory in directories:
-        inodes = {f"socket:[{inode}]" for inode in listening_inodes(_address(directory))}
-        config = _config(directory) if holds(proc_dir / str(pid), inodes) else None
-        if config is not None and Path(config.root.path).is_relative_to(maker.docker_root):
-            sources = [Path(each.source) for each in config.mounts if each.destination == _RESOLV_CONF]
-            found[directory.name] = [source.parent for source in sources] == [maker.resolv_conf]
+def _tasks_of_shims(maker: Maker, proc_dir: Path) -> Iterator[tuple[int, dict[str, bool]]]:
+    """Yield each containerd-shim, with its tasks in the maker's Docker, and for each whether the maker created it.
+
+    A node has hundreds of shims and tasks: the tasks are found by their sockets, which are listed once.
+    """
+    listeners, known = Listeners(), dict[Path, dict[str, list[Path]]]()
+    for pid in _shims(proc_dir):
+        try:
+            parent = (proc_dir / str(pid) / "cwd").readlink().parent
+            if parent not in known:
+                known[parent] = _by_socket(parent, listeners)
+        except OSError:  # it has exited, or is no containerd-shim
+            continue
+        directories = [each for link in open_files(proc_dir / str(pid)) for each in known[parent].get(link, ())]
+        created = {each.name: _is_created_by(maker, each) for each in directories}
+        yield pid, {name: ours for name, ours in created.items() if ours is not None}
+
+
+def _by_socket(parent: Path, listeners: Listeners) -> dict[str, list[Path]]:
+    """Return the directories of tasks by the sockets of their containerd-shims. Raise OSError."""
+    found: dict[str, list[Path]] = {}
+    for directory in parent.iterdir():
+        for link in listeners.at(_address(directory)):
+            found.setdefault(link, []).append(directory)
     return found
+
+
+def _is_created_by(maker: Maker, directory: Path) -> bool | None:
+    """Return whether the maker created the container of a task; None if it is not in the maker's Docker."""
+    config = _config(directory)
+    if config is None or not Path(config.root.path).is_relative_to(maker.docker_root):
+        return None
+    sources = [Path(each.source) for each in config.mounts if each.destination == _RESOLV_CONF]
+    return [source.parent for source in sources] == [maker.resolv_conf]
 
 
 def _address(directory: Path) -> str:

@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from shim.base.deadline import Scope
@@ -46,7 +47,7 @@ def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
     listener = _listener_pid(path)
     if listener != 1:
         return listener
-    held = {f"socket:[{inode}]" for inode in listening_inodes(path)}
+    held = Listeners().at(path)
     if likely > 1 and holds(proc / str(likely), held):
         return likely
     others = (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and entry.name != "1")
@@ -63,18 +64,27 @@ def _listener_pid(path: str) -> int:
     return int(pid)
 
 
-def listening_inodes(path: str) -> set[int]:
-    r"""Return the inodes of the sockets that listen on the file at `path`; none if the kernel does not answer.
+class Listeners:
+    r"""The listening unix sockets of this network namespace, at one moment; none if the kernel does not answer.
 
-    The file is identified by device and inode. Names would not do: any user can bind a socket to the same path in
-    another mount namespace, and an abstract name with `\n` can add any line to /proc/net/unix.
+    A socket's file is identified by device and inode. Names would not do: any user can bind a socket to the same path
+    in another mount namespace, and an abstract name with `\n` can add any line to /proc/net/unix.
     """
-    try:
-        file = Path(path).stat()
-        wanted = (file.st_ino & _NUMBER, os.major(file.st_dev) << _MINOR_BITS | os.minor(file.st_dev))
-        return {inode for inode, place in map(_listener, _dump()) if place == wanted}
-    except OSError:
-        return set()
+
+    def __init__(self) -> None:
+        self._links: dict[tuple[int, int] | None, set[str]] = {}
+        with suppress(OSError):
+            for inode, place in map(_listener, _dump()):
+                self._links.setdefault(place, set()).add(f"socket:[{inode}]")
+
+    def at(self, path: str) -> set[str]:
+        """Return the sockets that listen on the file at `path`, as links below /proc/<pid>/fd name them."""
+        try:
+            file = Path(path).stat()
+        except OSError:
+            return set()
+        place = (file.st_ino & _NUMBER, os.major(file.st_dev) << _MINOR_BITS | os.minor(file.st_dev))
+        return self._links.get(place, set())
 
 
 def _dump() -> Iterator[bytes]:
@@ -112,7 +122,11 @@ def _aligned(size: int) -> int:
 
 def holds(process: Path, held: set[str]) -> bool:
     """Return whether a process, given as a directory in /proc, has a file open whose `fd` link is in `held`."""
-    try:
-        return any(str(link.readlink()) in held for link in (process / "fd").iterdir())
-    except OSError:  # it has exited, or its files may not be read
-        return False
+    return not held.isdisjoint(open_files(process))
+
+
+def open_files(process: Path) -> Iterator[str]:
+    """Yield the `fd` links of a process; nothing more once it has exited, or if its files may not be read."""
+    with suppress(OSError):
+        for link in (process / "fd").iterdir():
+            yield str(link.readlink())

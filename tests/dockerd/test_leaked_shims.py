@@ -1,11 +1,13 @@
 """Containerd-shims of removed containers are found, with their creator."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shim.dockerd import leaked_shims as module
 from shim.dockerd.leaked_shims import LeakedShim, Maker, leaked_shims
+from shim.engine import daemon_process
 from tests.dockerd.shims import make_task, running_shim
 
 
@@ -87,3 +89,22 @@ def test_a_configuration_that_is_too_large_is_not_read(
         assert not leaked_shims(set, maker=maker)
         monkeypatch.setattr(module, "CONFIG_LIMIT", 5 << 20)
         assert leaked_shims(set, maker=maker)
+
+
+def test_the_sockets_of_the_node_are_listed_once(tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 250 pods a list for each shim and task took minutes of a processor."""
+    lists = []
+    dump = daemon_process._dump
+
+    def counted() -> Iterator[bytes]:
+        lists.append(1)
+        return dump()
+
+    monkeypatch.setattr(daemon_process, "_dump", counted)
+    first = task(tmp_path, "one", maker)
+    for number in range(20):
+        task(tmp_path, f"more-{number}", maker)
+    with running_shim(first, tmp_path / "a.sock"):
+        [leak] = leaked_shims(set, maker=maker)
+    assert len(leak.containers) == 21
+    assert len(lists) == 1

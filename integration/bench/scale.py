@@ -50,12 +50,8 @@ def measure(engine_name: str, *, sizes: Sequence[int], foreign: int, seconds: fl
             yield _measured(server, cri, containers, foreign=0, seconds=seconds)
         if foreign:
             with step(f"{foreign} stopped containers of others"):
-                made = _foreign(setup, foreign)
-            try:
-                yield _measured(server, cri, containers, foreign=foreign, seconds=seconds)
-            finally:
-                with step("their removal"):
-                    _each(setup.engine.api.remove_container, made)
+                _make_foreign(setup, foreign)  # they end with their engine
+            yield _measured(server, cri, containers, foreign=foreign, seconds=seconds)
 
 
 def _pods_up(setup: Setup, cri: Cri, numbers: Sequence[int]) -> list[str]:
@@ -72,15 +68,14 @@ def _pods_up(setup: Setup, cri: Cri, numbers: Sequence[int]) -> list[str]:
     return [container for made in _each(up, numbers) for container in made]
 
 
-def _foreign(setup: Setup, count: int) -> list[str]:
+def _make_foreign(setup: Setup, count: int) -> None:
     api = setup.engine.api
 
-    def make(number: int) -> str:
-        name = f"someone-{number}"
-        api.create_container(BUSYBOX, ["true"], name=name, host_config=api.create_host_config(network_mode="none"))
-        return name
+    def make(number: int) -> None:
+        config = api.create_host_config(network_mode="none")
+        api.create_container(BUSYBOX, ["true"], name=f"someone-{number}", host_config=config)
 
-    return _each(make, range(count))
+    _each(make, range(count))
 
 
 def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -30,7 +30,7 @@ _OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _ELSEWHERE = ("redirect", "metacopy")
 """What overlayfs notes of a file whose name or content is in a lower layer."""
 _SELINUX = "security.selinux"
-"""The label of a file: the node of a restore has labels of its own."""
+"""The label of a file. The node of a restore has other labels."""
 
 
 class Refused(Exception):

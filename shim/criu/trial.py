@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from shim.criu import order as answers
-from shim.criu.dump import Failure, environment_for
+from shim.criu.dump import Failure, find_criu
 from shim.criu.order import TrialOrder
 from shim.oci_runtime.restore import criu_errors
 
@@ -19,19 +19,17 @@ def try_dump(order: TrialOrder) -> None:
     work = Path(order.work)
     try:
         work.mkdir(mode=0o700, parents=True)
-        _dump(work, environment_for(order.path, work))
+        _dump(find_criu(order.path), path=order.path, work=work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _dump(work: Path, environment: dict[str, str]) -> None:
-    nothing = subprocess.DEVNULL
+def _dump(criu: str, *, path: str, work: Path) -> None:
+    nothing, environment = subprocess.DEVNULL, {"PATH": path, "HOME": "/"}
     with subprocess.Popen(
         _IDLE, env=environment, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
     ) as idle:
         try:
-            # By its path: the search path of a program that is to be executed is that of this process.
-            criu = shutil.which("criu", path=environment["PATH"]) or "criu"
             tried = subprocess.run(
                 [criu, "dump", "--leave-running", "--tree", str(idle.pid), "--images-dir", str(work), "-o", "dump.log"],
                 check=False,

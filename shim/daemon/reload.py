@@ -34,7 +34,7 @@ class Reload:
     def begin(self) -> None:
         """Start to read the settings again, in a thread: a file on a dead volume must not block other signals.
 
-        Log what is in force then, and what needs a restart.
+        Log the level that is in force then, and the settings that need a restart.
         """
         try:
             threading.Thread(target=self._run, name="reload", daemon=True).start()

@@ -123,7 +123,7 @@ class Ending:
         data.abandon()
 
     def attempt(self) -> bool:
-        """Send what the client takes now. Return whether the streams have ended."""
+        """Send as much of the reason as the client takes now. Return whether the streams have ended."""
         with suppress(Cancelled, NotAllowed):
             while self._left:
                 sent = self._error.write_from(lambda room: self._left[:room])

@@ -31,7 +31,7 @@ LIST_SHARE = 0.001
 LONGEST_PERIOD = 3600.0
 """Maximum seconds between two lists."""
 BACKLOG_SHARE = 0.04
-"""The same share while so many changed images await their inspects that a list comes first, as after a `docker load` of
+"""The same share while changed images wait longer for their inspects than for a list, as after a `docker load` of
 thousands: with the containerd image store an inspect takes as long as a list of fifteen images."""
 INSPECTED_AT_START = 200
 """Up to this number, all images are inspected after a list, so that lists show their users. Otherwise only images that

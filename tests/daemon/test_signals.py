@@ -1,4 +1,4 @@
-"""The signals of the server, in a process of its own, since handlers belong to a process."""
+"""The signals of the server, in a separate process, since handlers belong to a process."""
 
 import subprocess
 import sys

@@ -152,7 +152,7 @@ def test_the_api_version_of_an_open_connection_is_no_answer(adapter: DockerEngin
 
 @pytest.mark.parametrize("end", [chunk(b""), CLOSE], ids=["ends", "breaks off"])
 def test_answered_at_is_reset_when_events_end(adapter: DockerEngine, server: ScriptedServer, end: Any) -> None:
-    """Docker is stopped, or crashes: Status must not report it as ready for what it has answered before."""
+    """Docker is stopped, or crashes: its earlier answers must not make Status report it as ready."""
     server.on("GET /v1.51/_ping", response(200, b"OK"))
     server.on("GET /v1.51/events", chunked(), end)
     adapter.ping()

@@ -282,7 +282,9 @@ def test_the_scope_ends_the_wait_for_a_start(program: ExecProgram) -> None:
         os.kill(program.pid, signal.SIGCONT)
 
 
-def test_a_socket_without_an_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExecProgram]:
+    """Provide a program on a socket that nobody answers; it is given up soon."""
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.2)
     path = tmp_path / "exec.sock"
@@ -290,9 +292,13 @@ def test_a_socket_without_an_answer_is_given_up(tmp_path: Path, monkeypatch: pyt
         listener.bind(str(path))
         listener.listen()
         program = ExecProgram(service=path)
-        with pytest.raises(NotBegun, match="the exec program has ended"), running(program, "true"):
-            pass
+        yield program
         program.stop()
+
+
+def test_a_socket_without_an_answer_is_given_up(silent: ExecProgram) -> None:
+    with pytest.raises(NotBegun, match="the exec program has ended"), running(silent, "true"):
+        pass
 
 
 def test_a_command_that_has_gained_privileges_is_killed_with_the_program(program: ExecProgram) -> None:
@@ -317,22 +323,12 @@ def children_of(program: ExecProgram) -> bytes:
     return found.stdout
 
 
-def test_a_program_that_does_not_begin_is_given_up_and_not_awaited_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.1)
-    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.2)
-    path = tmp_path / "exec.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        program = ExecProgram(service=path)
-        began = time.monotonic()
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                program.status()
-        assert time.monotonic() - began < module._HELLO_SECONDS
-        program.stop()
+def test_a_program_that_does_not_begin_is_given_up_and_not_awaited_again(silent: ExecProgram) -> None:
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            silent.status()
+    assert time.monotonic() - began < module._HELLO_SECONDS
 
 
 def test_a_program_of_systemd_takes_no_server_that_has_given_up(service: Path) -> None:

@@ -1,4 +1,4 @@
-"""An order that the OCI runtime would not get is an error, not a container without what was asked for."""
+"""An order that the OCI runtime would not get is an error: the container would lack the requested settings."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from shim.streaming.pipe import TlsPipe
 
 
 class Exclusive:
-    """A connection whose calls take a moment, and fail beside another call."""
+    """A connection whose calls take a moment, and fail during another call."""
 
     def __init__(self) -> None:
         self._busy = threading.Lock()

@@ -71,6 +71,20 @@ def forwarding(
     pod.close()
 
 
+@contextmanager
+def forwarding_until_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[SpdyClient, Pod, "subprocess.Popen[bytes]"]]:
+    """Forward to a pod whose pause process a test can kill."""
+    monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
+    with (
+        subprocess.Popen(["sleep", "1000"]) as process,
+        ProcessHandle(process.pid) as pause,
+        forwarding(pause=pause) as (client, pod, _),
+    ):
+        yield client, pod, process
+
+
 def pair(client: SpdyClient, port: int, request: int = 0) -> tuple[int, int]:
     error = client.open(streamtype="error", port=str(port), requestid=str(request))
     return client.open(streamtype="data", port=str(port), requestid=str(request)), error
@@ -194,12 +208,7 @@ def test_a_disconnect_of_the_client_closes_all_connections() -> None:
 def test_connections_end_after_their_pod_whether_the_client_reads_or_not(
     reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
-    with (
-        subprocess.Popen(["sleep", "1000"]) as process,
-        ProcessHandle(process.pid) as pause,
-        forwarding(pause=pause) as (client, pod, _),
-    ):
+    with forwarding_until_killed(monkeypatch) as (client, pod, process):
         pair(client, 80)
         far = pod.dialled(80)
         if not reads:
@@ -259,12 +268,7 @@ def test_a_reason_that_the_client_does_not_take_delays_no_other_connection() -> 
 
 
 def test_connections_end_after_their_pod_while_the_client_takes_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portforward, "ENDED_SECONDS", 0.1)
-    with (
-        subprocess.Popen(["sleep", "1000"]) as process,
-        ProcessHandle(process.pid) as pause,
-        forwarding(pause=pause) as (client, pod, _),
-    ):
+    with forwarding_until_killed(monkeypatch) as (client, pod, process):
         pair(client, 80)
         far = pod.dialled(80)
         client.socket.sendall(frames.settings_bytes([(frames.Setting.INITIAL_WINDOW_SIZE, 0)]))

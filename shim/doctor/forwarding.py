@@ -16,6 +16,7 @@ import msgspec
 
 from shim.base.proc import lines, to_text
 from shim.base.spawn import run_bounded
+from shim.cni.cache import own_attachments
 from shim.cni.conf import NetworkConfig, choose, read_directory
 from shim.cni.host_ports import admin_chain
 from shim.config.model import Config
@@ -90,7 +91,7 @@ def check_forwarding(
     else:
         yield Finding("ok", "forward chain", f"left to the plugins of network {network.name}")
     if network.declares("portMappings"):
-        yield from _host_ports(pods, cache=config.cni_cache_dir, sysctls=sysctls, proc=proc)
+        yield from _host_ports(pods, config, sysctls=sysctls, proc=proc)
 
 
 # --- settings of the kernel -------------------------------------------------------------------------------
@@ -280,45 +281,28 @@ def _accept_commands(words: str, pods: _Pods) -> str:
 # --- host ports -------------------------------------------------------------------------------------------
 
 
-def _host_ports(pods: _Pods, *, cache: Path, sysctls: Path, proc: Path) -> Iterator[Finding]:
-    found = [*_hairpin(pods), *_strict_uplinks(sysctls, proc), *_lost_rules(pods, cache)]
+def _host_ports(pods: _Pods, config: Config, *, sysctls: Path, proc: Path) -> Iterator[Finding]:
+    found = [*_hairpin(pods), *_strict_uplinks(sysctls, proc), *_lost_rules(pods, config)]
     yield from found or [Finding("ok", "host ports", "nothing keeps connections from them")]
 
 
-def _lost_rules(pods: _Pods, cache: Path) -> Iterator[Finding]:
+def _lost_rules(pods: _Pods, config: Config) -> Iterator[Finding]:
     """Return the pods whose host ports are in no rule any more, as after `nft flush ruleset`."""
+    if "portmap" not in pods.network.plugin_types:
+        return  # other plugins may do without rules
     rules = _output("iptables", "--wait", "--table", "nat", "--list-rules")
     if not rules:
         return  # not root
     rules += _output("nft", "list", "ruleset")
-    for path in sorted((cache / "results").glob(f"{pods.network.name}-*")):
-        found = _cached(path)
-        lost = [str(port) for port in found.ports if not re.search(rf"\b{port}\b", rules)]
-        if lost:
-            text = f"no rule for port {', '.join(lost)} of pod {found.namespace}/{found.pod}: somebody has removed it"
-            advice = f"kubectl delete pod --namespace {found.namespace} {found.pod}; a new pod gets new rules"
+    for each in own_attachments(config.cni_cache_dir, docker=config.docker_endpoint, excluding=()):
+        ports = [str(mapping["hostPort"]) for mapping in each.capabilities.get("portMappings", ())]
+        lost = [port for port in ports if not re.search(rf"\b{port}\b", rules)]
+        if lost and each.network == pods.network.name:
+            names = dict(each.args)
+            namespace, pod = names.get("K8S_POD_NAMESPACE", ""), names.get("K8S_POD_NAME", "")
+            text = f"no rule for port {', '.join(lost)} of pod {namespace}/{pod}: somebody has removed it"
+            advice = f"kubectl delete pod --namespace {namespace} {pod}; a new pod gets new rules"
             yield Finding("warn", "host ports", text, advice)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """A pod of the CNI cache."""
-
-    namespace: str = ""
-    pod: str = ""
-    ports: tuple[int, ...] = ()
-
-
-def _cached(path: Path) -> _Cached:
-    """Return the pod and the host ports of a result in the CNI cache; empty if the file is another program's."""
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-        arguments = dict(content["cniArgs"])
-        mappings = content.get("capabilityArgs", {}).get("portMappings", ())
-        ports = tuple(int(each["hostPort"]) for each in mappings)
-        return _Cached(arguments["K8S_POD_NAMESPACE"], arguments["K8S_POD_NAME"], ports)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return _Cached()
 
 
 def _hairpin(pods: _Pods) -> Iterator[Finding]:

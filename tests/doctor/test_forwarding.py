@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shim.cni.cache import Attachment, Owner, write_cached
 from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.doctor.forwarding import check_forwarding
@@ -187,18 +188,21 @@ def test_an_uplink_that_is_not_strict(node: Node) -> None:
 
 def test_host_ports_whose_rules_are_gone_are_named(node: Node) -> None:
     node.network(BRIDGE, PORTMAP)
-    results = node.config.cni_cache_dir / "results"
-    results.mkdir(parents=True)
-    for name, port in (("web", 31080), ("api", 31081)):
-        content = {
-            "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", name]],
-            "capabilityArgs": {"portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]},
-        }
-        (results / f"pods-{name}-eth0").write_text(json.dumps(content))
-    (results / "pods-torn-eth0").write_text("{")
-    (results / "other-web-eth0").write_text("{}")
+    for number, (name, port) in enumerate({"web": 31080, "api": 31081}.items()):
+        attachment = Attachment(
+            conflist={"cniVersion": "1.0.0", "name": "pods", "plugins": [BRIDGE, PORTMAP]},
+            container_id=str(number) * 64,
+            netns="",
+            ifname="eth0",
+            args=[("K8S_POD_NAMESPACE", "shop"), ("K8S_POD_NAME", name)],
+            capabilities={"portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]},
+            owner=Owner(docker=node.config.docker_endpoint, sandbox=name),
+        )
+        write_cached(node.config.cni_cache_dir, attachment, result=None)
     node.rules("-P PREROUTING ACCEPT", "-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 31081 -j CNI-DN-1")
 
     (finding,) = node.troubles()
     assert finding.text.startswith("no rule for port 31080 of pod shop/web")
     assert finding.advice.startswith("kubectl delete pod --namespace shop web")
+    node.network(BRIDGE, {**PORTMAP, "type": "cilium-cni"})
+    assert node.troubles() == []

@@ -23,6 +23,7 @@ from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.doctor.pod_ranges import bridge, is_on_nodes_network, pod_ranges
 from shim.domain.errors import ShimError
+from shim.sandbox.network import docker_socket
 
 ROUTED = ("bridge", "ptp")
 """Plugins of the CNI project whose pods need the node to forward, and which leave filters to others."""
@@ -294,7 +295,7 @@ def _lost_rules(pods: _Pods, config: Config) -> Iterator[Finding]:
     if not rules:
         return  # not root
     rules += _output("nft", "list", "ruleset")
-    for each in own_attachments(config.cni_cache_dir, docker=config.docker_endpoint, excluding=()):
+    for each in own_attachments(config.cni_cache_dir, docker=docker_socket(config), excluding=()):
         ports = [str(mapping["hostPort"]) for mapping in each.capabilities.get("portMappings", ())]
         lost = [port for port in ports if not re.search(rf"\b{port}\b", rules)]
         if lost and each.network == pods.network.name:

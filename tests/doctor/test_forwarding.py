@@ -10,6 +10,7 @@ from shim.cni.cache import Attachment, Owner, write_cached
 from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.doctor.forwarding import check_forwarding
+from shim.sandbox.network import docker_socket
 
 BRIDGE = {
     "type": "bridge",
@@ -196,7 +197,7 @@ def test_host_ports_whose_rules_are_gone_are_named(node: Node) -> None:
             ifname="eth0",
             args=[("K8S_POD_NAMESPACE", "shop"), ("K8S_POD_NAME", name)],
             capabilities={"portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}]},
-            owner=Owner(docker=node.config.docker_endpoint, sandbox=name),
+            owner=Owner(docker=docker_socket(node.config), sandbox=name),
         )
         write_cached(node.config.cni_cache_dir, attachment, result=None)
     node.rules("-P PREROUTING ACCEPT", "-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 31081 -j CNI-DN-1")

@@ -18,6 +18,7 @@ from integration.conftest import Served
 from integration.node.criu import Criu, command_of
 from integration.node.isolation import Node
 from integration.pods.kubelet import Kubelet, in_context, secured
+from integration.pods.test_hardened_nodes import tmpfs
 from integration.pods.user_namespaces import own_users
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -100,6 +101,18 @@ def test_an_archive_is_complete_and_its_container_keeps_running(
     assert_nothing_left(served, tmp_path)
 
 
+def test_a_container_is_checkpointed_where_files_may_not_be_executed(
+    served: Served, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    container = started(kubelet)
+    with tmpfs(served.dirs.state / "checkpointing", "noexec,nosuid,nodev"):
+        checkpoint(served, container, tmp_path / "c.tar")
+    assert members(tmp_path / "c.tar").keys() >= {"checkpoint/inventory.img", "status.dump"}
+    assert_still_counting(kubelet, container)
+    (tmp_path / "c.tar").unlink()
+    assert_nothing_left(served, tmp_path)
+
+
 def test_checkpointctl_reads_an_archive(served: Served, kubelet: Kubelet, node: Node, tmp_path: Path) -> None:
     assert node.criu is not None
     container = started(kubelet)
@@ -168,7 +181,9 @@ def unpack_image(served: Served, container: str, root: Path) -> None:
     api = served.engine.api
     made = api.create_container(api.inspect_container(container)["Image"], ["-"])["Id"]
     try:
-        with tarfile.open(fileobj=io.BytesIO(b"".join(api.export(made)))) as files:
+        # An export by Docker 26 leaves the container's root mounted.
+        content, _ = api.get_archive(made, "/.")
+        with tarfile.open(fileobj=io.BytesIO(b"".join(content))) as files:
             files.extractall(root, filter="tar")
     finally:
         api.remove_container(made)

@@ -23,7 +23,6 @@ _RESUMES = 3
 """Attempts to resume a container: nothing else would."""
 _LOOK_SECONDS = 0.05
 """Between two looks for processes of a criu that is to fail: it may just start another one."""
-_SCRIPT_MODE = 0o700
 
 
 class Failure(Exception):
@@ -79,10 +78,19 @@ def environment_for(path: str, work: Path) -> dict[str, str]:
     criu = find_criu(path)
     programs = work / "bin"
     programs.mkdir()
-    script = programs / "criu"
-    script.write_text(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(criu)} \"$@\"\n")
-    script.chmod(_SCRIPT_MODE)
+    (programs / "criu").symlink_to(_in_memory(f"#!/bin/sh\ntrap '' XFSZ\nexec {shlex.quote(criu)} \"$@\"\n"))
     return {"PATH": f"{programs}:{path}", "HOME": "/"}
+
+
+def _in_memory(script: str) -> str:
+    """Return the path of an executable that lives as long as this process, wherever files may not be executed."""
+    made = os.memfd_create("criu")
+    try:
+        os.write(made, script.encode())
+        # The kernel executes no file that is open for writing.
+        return f"/proc/{os.getpid()}/fd/{os.open(f'/proc/self/fd/{made}', os.O_RDONLY | os.O_CLOEXEC)}"
+    finally:
+        os.close(made)
 
 
 class Paused:

@@ -1,6 +1,6 @@
 """Generate docs/compatibility.md from the kept results: `python -m integration.conformance.page`.
 
-Combinations without a run are shown as not run.
+Each combination has a cell, also without a run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,8 @@ from integration.pythons.outcomes import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
-NOT_RUN = "not run"
+NOT_RUN = "\N{EN DASH}"
+"""Stands in a cell without a run; the introduction explains it."""
 _TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes", SUITE_OF_TESTS: "pydockershim"}
 _HAVE_GATES = ("kubelet", "churn")
 _MACHINES_OF = ("critest", "kubelet")
@@ -26,12 +27,12 @@ _INTRODUCTION = """\
 # Compatibility
 
 For people who choose versions: test results by version, platform and date. `python -m integration.conformance.page`
-makes this page from `integration/conformance/results`, and a test keeps it current. To repeat a cell, run `make
-conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etcd and the programs of Kubernetes.
+makes this page from `integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`,
+where `dir` has critest, or etcd and the programs of Kubernetes.
 
-A cell gives the day of the run and the passed cases of those that were not skipped. `26` is Docker 26.1 of Debian 13,
-`28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04 with its default,
-that store.
+A cell gives the day of the run and the passed cases of those that were not skipped; \N{EN DASH} means not run. `26` is
+Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu
+24.04 with its default, that store.
 """
 _CRITEST = """\
 ## critest
@@ -45,9 +46,8 @@ A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a ku
 `integration/conformance/scenarios`. Rows with the driver systemd come from a node of kind, with fewer scenarios (`make
 test-kind BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
 
-With `EventedPLEG`, a kubelet of 1.36 begins a deletion, or the end of pods at a shutdown of the node, up to 10 s late,
-whatever the runtime: it acts again on a pod after an event, or up to 5 s later. `shutdownGracePeriod` needs room for
-that.
+With `EventedPLEG`, a kubelet of 1.36 begins a deletion, or the end of pods at a shutdown of the node, up to 10 s late
+with any runtime. `shutdownGracePeriod` needs room for that.
 """
 
 _CHURN = """\
@@ -79,7 +79,7 @@ def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:
         parts += [introduction, _table(_rows(suite, own)), *_of_skips(own), *_of_failures(own)]
     parts += [_UNIT_TESTS, _table(_rows_of_unit_tests(unit_tests)), *_of_failed_unit_tests(unit_tests)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_notes(newest(runs))])
 
 
 def newest(runs: Iterable[Run]) -> list[Run]:
@@ -199,13 +199,30 @@ def _values(machine: Machine) -> Iterator[tuple[str, ...]]:
 def _versions(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
     yield ["Run", "Docker (commit of the server)", "Programs of other versions", "Note"]
     found: dict[tuple[str, str, str], dict[str, None]] = {}
+    numbers = _numbers_of_notes(runs)
     for run in runs:
         others = (each for each in sorted(run.binaries.items()) if each[1] != run.version)
         programs = ", ".join(f"{name} {version}" for name, version in others)
         docker = f"{run.docker} ({run.commit})" if run.commit else run.docker
-        found.setdefault((f"{_TITLES[run.suite]} {run.version}", programs, run.note), {})[docker] = None
-    for (title, programs, note), dockers in found.items():
-        yield title, ", ".join(dockers), programs, note
+        number = numbers.get(_note(run), "")
+        found.setdefault((f"{_TITLES[run.suite]} {run.version}", programs, number), {})[docker] = None
+    for (title, programs, number), dockers in found.items():
+        yield title, ", ".join(dockers), programs, number
+
+
+def _note(run: Run) -> str:
+    """Return the note on a run without the version, which the run's row has."""
+    return run.note.removeprefix(f"{run.version} ")
+
+
+def _numbers_of_notes(runs: Sequence[Run]) -> dict[str, str]:
+    return {note: f"({number})" for number, note in enumerate(dict.fromkeys(filter(None, map(_note, runs))), 1)}
+
+
+def _notes(runs: Sequence[Run]) -> Iterator[str]:
+    lines = [f"- {number}: {note}\n" for note, number in _numbers_of_notes(runs).items()]
+    if lines:
+        yield "".join(lines)
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:

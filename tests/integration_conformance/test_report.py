@@ -113,15 +113,14 @@ def test_a_malformed_report_is_an_error() -> None:
 def test_the_page_has_a_cell_for_each_engine_and_names_missing_runs() -> None:
     critest = _run(suite="critest", version="1.36.0", engine="20.10")
     lines = page([_run(), _run(date="2026-01-01"), critest]).splitlines()
-    cells = "not run | not run | 2026-11-23: 1 of 2 | not run | not run"
+    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1 of 2 | {NOT_RUN} | {NOT_RUN}"
     row = f"| 1.36.2 | defaults | v1, cgroupfs | 3.11 | amd64 | {cells} |"
     assert row in lines
-    assert (
-        "| 1.36.0 | v1, cgroupfs | 3.11 | amd64 | 2026-11-23: 1 of 2 | not run | not run | not run | not run |" in lines
-    )
+    others = " | ".join([NOT_RUN] * 4)
+    assert f"| 1.36.0 | v1, cgroupfs | 3.11 | amd64 | 2026-11-23: 1 of 2 | {others} |" in lines
     assert "| AppArmor is disabled | 2 | 28 |" in lines
     assert "| logs rotate | 28 |" in lines
-    assert "| control groups v2, driver systemd | not run | not run |" in lines
+    assert f"| control groups v2, driver systemd | {NOT_RUN} | {NOT_RUN} |" in lines
     assert not [line for line in lines if line.startswith("| amd64")]
     assert any(line.startswith("| Kubernetes 1.36.2 | 28.5.2 (0123456789ab) | etcd 3.5.30 |") for line in lines)
 
@@ -134,7 +133,7 @@ def test_crashing_pods_have_a_table_with_counts() -> None:
     )
     text = page([_run(), _run(suite="churn", gates="EventedPLEG=true", cases=cases)])
     cell = "2026-11-23: 60 minutes, 2400 containers were started, 1 of 3 checks failed"
-    cells = f"not run | not run | {cell} | not run | not run"
+    cells = f"{NOT_RUN} | {NOT_RUN} | {cell} | {NOT_RUN} | {NOT_RUN}"
     row = f"| 1.36.2 | `EventedPLEG=true` | v1, cgroupfs | 3.11 | amd64 | {cells} |"
     assert row in text.partition("## Pods that crash")[2].splitlines()
 
@@ -143,10 +142,18 @@ def test_the_projects_tests_have_a_table_without_gates() -> None:
     v2 = Machine(cgroup="v2", driver="cgroupfs", python="3.11", architecture="amd64")
     text = page([_run(suite="tests", version="0.1.0", machine=v2, binaries={})])
     table = text.partition("## Tests")[2].partition("## Not run")[0].splitlines()
-    assert (
-        "| 0.1.0 | v2, cgroupfs | 3.11 | amd64 | not run | not run | 2026-11-23: 1 of 2 | not run | not run |" in table
-    )
-    assert "| control groups v2, driver cgroupfs | not run | not run |" in text.splitlines()
+    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1 of 2 | {NOT_RUN} | {NOT_RUN}"
+    assert f"| 0.1.0 | v2, cgroupfs | 3.11 | amd64 | {cells} |" in table
+    assert f"| control groups v2, driver cgroupfs | {NOT_RUN} | {NOT_RUN} |" in text.splitlines()
+
+
+def test_equal_notes_have_a_number_and_stand_once_below_the_table() -> None:
+    runs = [_run(note="1.36.2 from a tag"), _run(version="1.36.1", note="1.36.1 from a tag"), _run(engine="20.10")]
+
+    rows = page(runs).partition("## Versions")[2].splitlines()
+
+    assert rows[-1] == "- (1): from a tag"
+    assert [row.rpartition(" | ")[2] for row in rows if row.startswith("| Kubernetes")] == ["(1) |", " |", "(1) |"]
 
 
 def test_the_newer_of_two_runs_of_a_cell_counts() -> None:

@@ -280,11 +280,9 @@ _DASHBOARD_INTRODUCTION = """\
 # The dashboard, panel by panel
 
 For users of [dashboard.json](../packaging/monitoring/dashboard.json): each panel with its queries. `python
-packaging/generate.py` makes this page, and a test compares them. `$instance` is the chosen node, `$__rate_interval` the
-distance of Grafana's points: with `.*` and `5m` instead, a query runs in Prometheus. The comment after a query names
-its line, with labels of the series in `{{}}`.
-
-The pictures are drawn by this project from a Prometheus' answers to the queries ([how](#the-pictures)).
+packaging/generate.py` makes this page. `$instance` is the chosen node, `$__rate_interval` the distance of Grafana's
+points: with `.*` and `5m` instead, a query runs in Prometheus. The comment after a query names its line, with labels of
+the series in `{{}}`. The [pictures](#the-pictures) show answers of a Prometheus to the queries.
 """
 
 _OF_THE_PICTURES = """## The pictures
@@ -307,9 +305,9 @@ def dashboard_page() -> str:
         if panel["type"] == "row":
             name = "-".join(re.findall(r"[a-z]+", panel["title"].lower().replace("'", "")))
             blocks.append(f"## {panel['title']}\n")
-            blocks.append(f"![{panel['title']}, drawn from a Prometheus](pictures/dashboard-{name}.svg)\n")
+            blocks.append(f"![{panel['title']}](pictures/dashboard-{name}.svg)\n")
         else:
-            blocks.append(f"**{panel['title']}** ({panel['type']}). {panel['description']}\n")
+            blocks.append(f"**{panel['title']}.** {panel['description']}\n")
             targets = ((target["expr"], target["legendFormat"]) for target in panel["targets"])
             blocks.append("```\n" + "".join(f"{query}    # {name}\n" for query, name in targets) + "```\n")
     blocks.append(_of_the_pictures())

@@ -34,8 +34,10 @@ def message_of(call: ast.Call) -> str | None:
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return level and message of each row."""
-    return re.findall(r"^\| (debug|info|warning|error) \| ([^|]+) \|", PAGE, flags=re.MULTILINE)
+    """Return level and message of each row; tables of messages at `info` have no column for the level."""
+    tables = re.findall(r"^\| message at `info` \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, flags=re.MULTILINE)
+    at_info = [("info", message) for table in tables for message in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)]
+    return at_info + re.findall(r"^\| (debug|info|warning|error) \| ([^|]+) \|", PAGE, flags=re.MULTILINE)
 
 
 def test_each_message_is_a_constant() -> None:

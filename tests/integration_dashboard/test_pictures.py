@@ -36,7 +36,7 @@ def test_a_picture_agrees_with_the_recording(row: Row, recorded: Recording) -> N
 
 @ROWS
 def test_the_page_shows_the_picture_below_its_row(row: Row) -> None:
-    assert f"\n## {row.title}\n\n![{row.title}, drawn from a Prometheus](pictures/{row.file})\n" in PAGE.read_text()
+    assert f"\n## {row.title}\n\n![{row.title}](pictures/{row.file})\n" in PAGE.read_text()
 
 
 def test_there_are_no_other_pictures_and_queries(recorded: Recording) -> None:

@@ -102,7 +102,7 @@ def test_the_page_of_the_dashboard_describes_each_panel_with_its_queries() -> No
         if panel["type"] == "row":
             assert f"\n## {panel['title']}\n" in DASHBOARD_PAGE
         else:
-            [after] = DASHBOARD_PAGE.split(f"\n**{panel['title']}** ({panel['type']}). {panel['description']}\n")[1:]
+            [after] = DASHBOARD_PAGE.split(f"\n**{panel['title']}.** {panel['description']}\n")[1:]
             block = after.split("```\n")[1]
             assert [line.rpartition("    # ")[0] for line in block.splitlines()] == [
                 target["expr"] for target in panel["targets"]

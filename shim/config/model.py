@@ -139,32 +139,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Seconds an NRI plugin has to answer a request; a plugin that takes longer is dropped."""
 
     nri_default_validator: bool = False
-    """Whether the built-in validator checks NRI plugins' changes of a container; the following settings configure
-    it."""
+    """Check NRI plugins' changes of a container by the following settings."""
 
     nri_reject_oci_hook_adjustment: bool = False
-    """Whether the validator refuses a container if a plugin has added OCI hooks to it."""
+    """Refuse a container if an NRI plugin has added OCI hooks."""
 
     nri_reject_runtime_default_seccomp_adjustment: bool = False
-    """Whether the validator refuses containers with the runtime's default seccomp policy if a plugin has changed it."""
+    """Refuse a container if an NRI plugin has changed the runtime's default seccomp policy."""
 
     nri_reject_unconfined_seccomp_adjustment: bool = False
-    """Whether the validator refuses containers without a seccomp policy if a plugin has added one."""
+    """Refuse a container without a seccomp policy if an NRI plugin has added a policy."""
 
     nri_reject_custom_seccomp_adjustment: bool = False
-    """Whether the validator refuses containers with a seccomp profile of the node if a plugin has changed it."""
+    """Refuse a container if an NRI plugin has changed its seccomp profile of the node."""
 
     nri_reject_namespace_adjustment: bool = False
-    """Whether the validator refuses containers whose namespaces a plugin has changed."""
+    """Refuse a container if an NRI plugin has changed its namespaces."""
 
     nri_reject_sysctl_adjustment: bool = False
-    """Whether the validator refuses containers whose sysctls a plugin has changed."""
+    """Refuse a container if an NRI plugin has changed its sysctls."""
 
     nri_required_plugins: Annotated[tuple[str, ...], forms.PLUGIN_NAMES] = ()
-    """NRI plugins without which the validator refuses to create containers."""
+    """NRI plugins that each new container needs."""
 
     nri_tolerate_missing_plugins_annotation: Annotated[str, forms.OPTIONAL_ANNOTATION] = ""
-    """Annotation by which a pod does not require these plugins; empty for none."""
+    """Annotation by which a pod does without these plugins; empty for none."""
 
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` detects whether that is

@@ -53,14 +53,14 @@ with any runtime. `shutdownGracePeriod` needs room for that.
 _CHURN = """\
 ## Pods that crash
 
-Three kinds of pods crash, restart and are probed. A cell gives the day, the duration, and the numbers of two live
-containers with one name and of containers that a kubelet asks for while they run.
+Three kinds of pods crash, restart and are probed. Checks fail if two live containers have the same name, or if a
+kubelet asks for a container that runs.
 """
 _TESTS = """\
 ## Tests
 
-The project's integration tests of pods, stats and limits, on other control groups. cgroup v2 is in an emulated
-machine, ten to thirty times slower (`make test-v2`, with systemd; `V2_DRIVER=cgroupfs`).
+The project's integration tests of pods, stats and limits on cgroup v2, in an emulated machine (`make test-v2`, with
+systemd; `V2_DRIVER=cgroupfs`).
 """
 _UNIT_TESTS = """\
 ## Unit tests

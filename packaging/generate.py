@@ -294,7 +294,7 @@ Numbered lines mark events:
 %(events)s
 
 `make dashboard-pictures` draws them again from the kept recording; `make dashboard-recording` (root, some ten minutes)
-makes another. The machine was busy: [performance.md](performance.md) has times.
+makes another. The machine was busy.
 """
 
 

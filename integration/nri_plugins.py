@@ -15,6 +15,8 @@ TOGETHER = ("device-injector", "ulimit-adjuster", "logger")
 """Plugins that change only pods whose annotations ask for it."""
 _FIRST_INDEX = 10
 _STOP_SECONDS = 20.0
+_STARTED = b"Started plugin"
+"""What the Go library writes once a plugin is registered and configured."""
 
 
 def info_of(served: Served) -> dict[str, Any]:
@@ -32,21 +34,29 @@ def plugins_of(served: Served) -> list[str]:
 @contextmanager
 def running(served: Served, programs: Sequence[Path], *, log: Path) -> Iterator[None]:
     """Run plugins inside the block, with the indices 10, 11 and so on."""
+    with connected(programs, socket=served.server.nri_socket, log=log):
+        wait_until(lambda: {f"{number}-{each.name}" for number, each in _numbered(programs)} <= set(plugins_of(served)))
+        yield
+    wait_until(lambda: not plugins_of(served))
+
+
+@contextmanager
+def connected(programs: Sequence[Path], *, socket: Path, log: Path) -> Iterator[None]:
+    """Run plugins of any runtime inside the block, which begins when all are configured. `log` is a new file."""
     children = []
     try:
-        for number, program in enumerate(programs, start=_FIRST_INDEX):
+        for number, program in _numbered(programs):
             option = "-socket" if program.name == "ulimit-adjuster" else "-socket-path"
-            command = [str(program), "-idx", str(number), option, str(served.server.nri_socket)]
             with log.open("ab") as output:
+                command = [str(program), "-idx", str(number), option, str(socket)]
                 children.append(subprocess.Popen(command, stdout=output, stderr=output))
-            _wait_registered(served, f"{number}-{program.name}")
+            wait_until(lambda: log.read_bytes().count(_STARTED) == len(children))
         yield
     finally:
         for child in children:
             child.terminate()
             child.wait(_STOP_SECONDS)
-    wait_until(lambda: not plugins_of(served))
 
 
-def _wait_registered(served: Served, plugin: str) -> None:
-    wait_until(lambda: plugin in plugins_of(served))
+def _numbered(programs: Sequence[Path]) -> Iterator[tuple[int, Path]]:
+    return enumerate(programs, start=_FIRST_INDEX)

@@ -35,6 +35,8 @@ _SUBNET = "10.24{}.0.0/24"
 _FIRST_SUBNET = 5
 """Second octet of the first subnet is 245; the floor and the server use 10.244."""
 
+_NRI_SOCKET = "nri.sock"
+
 _CONTAINERD_TOML = """\
 version = 3
 root = "{home}/root"
@@ -58,7 +60,7 @@ state = "{home}/state"
   path = "{home}/opt"
 
 [plugins.'io.containerd.nri.v1.nri']
-  socket_path = "{home}/nri.sock"
+  socket_path = "{home}/{nri_socket}"
   plugin_path = "{home}/nri"
 """
 
@@ -119,6 +121,11 @@ def running(setup: Setup, program: Path, *, number: int) -> Iterator[Rival]:
         yield Rival(name=program.name, version=version, socket=place.socket, cri=cri)
 
 
+def nri_socket(rival: Rival) -> Path:
+    """Return the path of the NRI socket of a containerd."""
+    return rival.socket.with_name(_NRI_SOCKET)
+
+
 def own_network(conflist: dict[str, Any], *, bridge: str, number: int, leases: Path) -> dict[str, Any]:
     """Return a copy of the network with another name, bridge and subnet."""
     own: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(conflist))
@@ -143,6 +150,7 @@ def _containerd(place: _Place) -> Iterator[Cri]:
             pause=PAUSE,
             cni_bin=place.setup.cni_bin,
             cni_conf=place.cni_conf,
+            nri_socket=_NRI_SOCKET,
         )
     )
     path = [place.program.parent, *place.setup.engine.binaries, Path(os.environ["PATH"])]

@@ -58,7 +58,8 @@ def test_ulimit_adjuster_sets_limits_for_exec_too(served: Served, kubelet: Kubel
         container = kubelet.started(pod, "sh", "-c", "ulimit -n > /limit; sleep 3600", metadata=name)
         wait_until(lambda: kubelet.inside(container, "cat /limit").strip() == "1111")
         assert kubelet.inside(container, "ulimit -Hn").strip() == "2222"
-        assert docker_exec(served, container, "ulimit -n").strip() == "1111"
+        # The soft limit is not certain: runc 1.1.5 may raise it to the hard limit in each exec.
+        assert docker_exec(served, container, "ulimit -Hn").strip() == "2222"
 
 
 def test_hook_injector_runs_hooks_of_the_node(served: Served, kubelet: Kubelet, log: Path, tmp_path: Path) -> None:

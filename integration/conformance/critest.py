@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,15 @@ OURS_TO_SKIP = {
     "public image with digest should be pulled and removed": "asks for an image of a public registry by its digest",
 }
 """The only cases that need the internet, with the reason."""
+
+HOSTS_TO_SKIP = dict.fromkeys(
+    (
+        "runtime should support starting container with volume [Conformance]",
+        "runtime should support starting container with volume when host path is a symlink [Conformance]",
+    ),
+    "its volume is a directory that the node's root alone may read",
+)
+"""Cases that cannot pass in a user namespace, with the reason."""
 
 _ITS_OWN_TO_SKIP = {"benchmark about": "a benchmark, which critest runs with -benchmark alone"}
 """Cases that critest skips without giving a reason."""
@@ -45,8 +54,20 @@ class _Report(msgspec.Struct, frozen=True, rename="pascal"):
     spec_reports: list[_Spec] | None = None
 
 
-def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Callable[[str], None]) -> tuple[Case, ...]:
-    """Run critest against a server and return its cases; `only` is a regular expression of names.
+def run_critest(
+    program: Path,
+    *,
+    socket: Path,
+    nri: Path,
+    skipped: Mapping[str, str] = OURS_TO_SKIP,
+    home: Path,
+    only: str,
+    say: Callable[[str], None],
+) -> tuple[Case, ...]:
+    """Run critest against a server and return its cases.
+
+    `nri` is the server's socket for NRI plugins. `skipped` has reasons by names of cases. `only` is a regular
+    expression of names.
 
     Raises NodeError with the end of its output if it leaves no report.
     """
@@ -56,8 +77,8 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
         *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
         *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
         f"-test.timeout={_LIMIT_SECONDS + 60}s",
-        *_nri(program, socket.with_suffix(".nri")),
-        *(f"-ginkgo.skip={re.escape(name)}" for name in OURS_TO_SKIP),
+        *_nri(program, nri),
+        *(f"-ginkgo.skip={re.escape(name)}" for name in skipped),
         *([f"-ginkgo.focus={only}"] if only else ()),
     ]
     with subprocess.Popen(
@@ -70,7 +91,7 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
             raise
     if not report.exists():
         raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
-    return cases_of(report.read_bytes())
+    return cases_of(report.read_bytes(), skipped)
 
 
 def _nri(program: Path, socket: Path) -> list[str]:
@@ -95,7 +116,7 @@ def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None])
                 say(f"{done} of {total} cases, {failed} did not pass")
 
 
-def cases_of(report: bytes) -> tuple[Case, ...]:
+def cases_of(report: bytes, skipped: Mapping[str, str] = OURS_TO_SKIP) -> tuple[Case, ...]:
     """Return the cases of ginkgo's JSON report, sorted by name.
 
     A setup or teardown step counts as a case only if it failed.
@@ -104,20 +125,22 @@ def cases_of(report: bytes) -> tuple[Case, ...]:
         specs = [spec for part in msgspec.json.decode(report, type=list[_Report]) for spec in part.spec_reports or ()]
     except msgspec.DecodeError as cause:
         raise NodeError(f"read critest's report: {cause}") from cause
-    return tuple(sorted(_cases(specs), key=lambda each: each.name))
+    return tuple(sorted(_cases(specs, skipped), key=lambda each: each.name))
 
 
-def _cases(specs: list[_Spec]) -> Iterator[Case]:
+def _cases(specs: list[_Spec], skipped: Mapping[str, str]) -> Iterator[Case]:
     for spec in specs:
         state = _STATES.get(spec.state, "failed")
         if spec.leaf_node_type != "It" and state != "failed":
             continue
         name = " ".join([*(spec.container_hierarchy_texts or ()), spec.leaf_node_text or spec.leaf_node_type])
-        yield case(name, state, round(spec.run_time / 1e9, 3), _reason(spec, name) if state != "passed" else "")
+        yield case(
+            name, state, round(spec.run_time / 1e9, 3), _reason(spec, name, skipped) if state != "passed" else ""
+        )
 
 
-def _reason(spec: _Spec, name: str) -> str:
-    for part, reason in (OURS_TO_SKIP | _ITS_OWN_TO_SKIP).items():
+def _reason(spec: _Spec, name: str, skipped: Mapping[str, str]) -> str:
+    for part, reason in {**skipped, **_ITS_OWN_TO_SKIP}.items():
         if part in name:
             return reason
     message = spec.failure.message if spec.failure else ""

@@ -15,7 +15,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 NOT_RUN = "\N{EN DASH}"
 """Stands in a cell without a run; the introduction explains it."""
-_TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes", SUITE_OF_TESTS: "pydockershim"}
+_TITLES = {
+    "critest": "cri-tools",
+    "user-namespaces": "cri-tools",
+    "kubelet": "Kubernetes",
+    "churn": "Kubernetes",
+    SUITE_OF_TESTS: "pydockershim",
+}
 _HAVE_GATES = ("kubelet", "churn")
 _MACHINES_OF = ("critest", "kubelet")
 """Suites that should run on each machine."""
@@ -38,6 +44,12 @@ _CRITEST = """\
 ## critest
 
 All conformance tests of the CRI.
+"""
+_USER_NAMESPACES = """\
+## critest in user namespaces
+
+The same tests. A gRPC server between critest and pydockershim adds a user namespace to each pod for which Kubernetes
+would allow one.
 """
 _KUBELET = """\
 ## Kubelets
@@ -68,7 +80,13 @@ _UNIT_TESTS = """\
 On each version of Python with the newest libraries (`make test-pythons`), and on the oldest Python with the oldest
 working libraries (`ARGS=--lowest`).
 """
-_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
+_INTRODUCTIONS = {
+    "critest": _CRITEST,
+    "user-namespaces": _USER_NAMESPACES,
+    "kubelet": _KUBELET,
+    "churn": _CHURN,
+    SUITE_OF_TESTS: _TESTS,
+}
 
 
 def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:

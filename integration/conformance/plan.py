@@ -6,11 +6,18 @@ from typing import Literal
 
 from integration.conformance.binaries import CRITEST, NODE, Binaries
 
-Suite = Literal["critest", "kubelet", "churn"]
-SUITES: tuple[Suite, ...] = ("critest", "kubelet", "churn")
-DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "kubelet")
+Suite = Literal["critest", "user-namespaces", "kubelet", "churn"]
+SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet", "churn")
+DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet")
 """The suite churn takes an hour, so it runs only if named."""
-_NEEDS: dict[Suite, Sequence[str]] = {"critest": CRITEST, "kubelet": NODE, "churn": NODE}
+OF_CRITEST = ("critest", "user-namespaces")
+"""Suites of the program critest."""
+_NEEDS: dict[Suite, Sequence[str]] = {
+    "critest": CRITEST,
+    "user-namespaces": CRITEST,
+    "kubelet": NODE,
+    "churn": NODE,
+}
 
 DEFAULT_GATES = ("", "EventedPLEG=true", "PodAndContainerStatsFromCRI=true")
 """Feature gates of the kubelets: the defaults, and the gates that change how a kubelet uses the server."""
@@ -46,6 +53,6 @@ def plan(binaries: Binaries, *, engines: Sequence[str], suites: Sequence[Suite],
         if missing:
             left_out.append(f"{suite} is not run: {binaries.explain(missing)}")
             continue
-        variants = ("",) if suite == "critest" else gates
+        variants = ("",) if suite in OF_CRITEST else gates
         runs += [Planned(suite, engine, variant) for engine in engines for variant in variants]
     return Plan(tuple(runs), tuple(left_out))

@@ -59,7 +59,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A suite on an engine."""
 
     suite: str
-    """critest, kubelet (the scenarios), churn (pods that crash), or tests (this project's integration tests)."""
+    """critest, user-namespaces (critest with such a namespace for each pod), kubelet (the scenarios), churn (pods that
+    crash), or tests (this project's integration tests)."""
     version: str
     """Version of critest or of the kubelet; for this project's tests the server's version."""
     gates: str = ""

@@ -8,9 +8,10 @@ from integration import nri_plugins
 from integration.conformance import registries
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
-from integration.conformance.critest import run_critest
+from integration.conformance.critest import HOSTS_TO_SKIP, OURS_TO_SKIP, run_critest
 from integration.conformance.machine import machine_of
-from integration.conformance.plan import Planned
+from integration.conformance.mapped_users import mapping_users
+from integration.conformance.plan import OF_CRITEST, Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
 from integration.conformance.runner import run_churn, run_scenarios
@@ -35,7 +36,7 @@ class Options:
 
 def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> Run:
     """Execute a run on a new engine and server."""
-    is_critest = planned.suite == "critest"
+    is_critest = planned.suite in OF_CRITEST
     with target(node, planned.engine, settings=registries.SETTINGS if is_critest else {}) as served:
         cases = _CARRY_OUT[planned.suite](planned, served, node=node, found=found, options=options)
         names = CRITEST if is_critest else (*NODE, *EXTRAS)
@@ -59,7 +60,23 @@ def _critest(planned: Planned, served: Served, *, node: Node, found: Binaries, o
         return run_critest(
             found["critest"],
             socket=served.server.socket,
+            nri=served.server.nri_socket,
             home=new_home("critest"),
+            only=options.only,
+            say=Progress(str(planned)),
+        )
+
+
+def _mapped(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
+    home = new_home("mapped")
+    socket = home.with_suffix(".sock")
+    with registries.public_registries(node, served.engine.api), mapping_users(served.server.socket, socket):
+        return run_critest(
+            found["critest"],
+            socket=socket,
+            nri=served.server.nri_socket,
+            skipped=OURS_TO_SKIP | HOSTS_TO_SKIP,
+            home=home,
             only=options.only,
             say=Progress(str(planned)),
         )
@@ -86,4 +103,4 @@ def _churn(planned: Planned, served: Served, *, node: Node, found: Binaries, opt
         return run_churn(made, minutes=options.minutes, say=Progress(str(planned)))
 
 
-_CARRY_OUT = {"critest": _critest, "kubelet": _kubelet, "churn": _churn}
+_CARRY_OUT = {"critest": _critest, "user-namespaces": _mapped, "kubelet": _kubelet, "churn": _churn}

@@ -17,6 +17,7 @@ from integration.node.images import File, Image, architecture, busybox_image, lo
 from integration.node.isolation import Node, new_home
 from integration.node.packages import Bundle, Unpacked, ensure_unpacked
 from integration.node.registry import Registry
+from integration.waiting import wait_until
 
 NAMES = ("gcr.io", "registry.k8s.io", "k8s.gcr.io")
 SETTINGS: dict[str, object] = {"insecure-registries": list(NAMES)}
@@ -78,16 +79,26 @@ def public_registries(node: Node, api: docker.APIClient) -> Iterator[None]:
     registry.start()
     hosts = _HOSTS.read_text()
     try:
+        _HOSTS.write_text(f"{hosts}127.0.0.1 {' '.join(NAMES)}\n")
         for published in _images(node, ensure_unpacked(SHELL)):
             load(api, published.image)
             for name in published.names:
                 registry.push(api, published.image.reference, name=name)
             api.remove_image(published.image.reference)
-        _HOSTS.write_text(f"{hosts}127.0.0.1 {' '.join(NAMES)}\n")
+        # Docker reads the file at most every 5 s.
+        wait_until(lambda: _resolves(api))
         yield
     finally:
         _HOSTS.write_text(hosts)
         registry.stop()
+
+
+def _resolves(api: docker.APIClient) -> bool:
+    try:
+        api.inspect_distribution(f"{NAMES[0]}/pause:3.9")
+    except docker.errors.APIError:
+        return False
+    return True
 
 
 def _images(node: Node, shell: Unpacked) -> Iterator[Published]:

@@ -95,7 +95,7 @@ def public_registries(node: Node, api: docker.APIClient) -> Iterator[None]:
 
 def _resolves(api: docker.APIClient) -> bool:
     try:
-        api.inspect_distribution(f"{NAMES[0]}/pause:3.9")
+        api.inspect_distribution(f"{NAMES[0]}/pause:3.9")  # type: ignore[no-untyped-call]
     except docker.errors.APIError:
         return False
     return True

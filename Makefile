@@ -29,7 +29,7 @@ V2_OF_TESTS := 4500
 V2_RESULTS := build/v2
 
 # Benchmarks that run alone, by `make bench-NAME`; each takes --help. The benchmarks kind and http have separate rules.
-BENCHES := building checkpoints cni cpu exec fifty hostile leads logs nri reads scale sick stats streaming user-namespaces
+BENCHES := building checkpoints cni cpu exec fifty hostile hundred leads logs nri reads scale sick stats streaming user-namespaces
 
 # Bytecode is written, whatever the environment says: a server starts in two thirds of the time, and tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE

@@ -73,6 +73,7 @@ class Rival:
     version: str
     socket: Path
     cri: Cri
+    pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +117,9 @@ def running(setup: Setup, program: Path, *, number: int) -> Iterator[Rival]:
     with ExitStack() as stack:
         stack.enter_context(own_link(bridge))
         with step(f"starting {program.name}"):
-            cri = stack.enter_context(_SERVERS[program.name](place))
+            cri, pid = stack.enter_context(_SERVERS[program.name](place))
             wait_until(lambda: _ready(cri), _START_SECONDS)
-        yield Rival(name=program.name, version=version, socket=place.socket, cri=cri)
+        yield Rival(name=program.name, version=version, socket=place.socket, cri=cri, pid=pid)
 
 
 def nri_socket(rival: Rival) -> Path:
@@ -140,7 +141,7 @@ def own_network(conflist: dict[str, Any], *, bridge: str, number: int, leases: P
 
 
 @contextmanager
-def _containerd(place: _Place) -> Iterator[Cri]:
+def _containerd(place: _Place) -> Iterator[tuple[Cri, int]]:
     """Run containerd with its CRI plugin and the images. It uses the engine's runc."""
     config = place.home / "config.toml"
     config.write_text(
@@ -154,12 +155,12 @@ def _containerd(place: _Place) -> Iterator[Cri]:
         )
     )
     path = [place.program.parent, *place.setup.engine.binaries, Path(os.environ["PATH"])]
-    with _serving(place, ["--config", str(config)], path=path) as cri:
+    with _serving(place, ["--config", str(config)], path=path) as (cri, pid):
         wait_until(lambda: _answers(cri), _START_SECONDS)
         for image in _images(place.node):
             _import(place, image)
             _wait_seen(cri, image)
-        yield cri
+        yield cri, pid
 
 
 def _import(place: _Place, image: Image) -> None:
@@ -171,7 +172,7 @@ def _import(place: _Place, image: Image) -> None:
 
 
 @contextmanager
-def _cri_dockerd(place: _Place) -> Iterator[Cri]:
+def _cri_dockerd(place: _Place) -> Iterator[tuple[Cri, int]]:
     """Run cri-dockerd on an engine of the same version, with the images."""
     engine = make_engine(place.node, place.setup.engine.name, variant="-beside")
     try:
@@ -190,14 +191,15 @@ def _cri_dockerd(place: _Place) -> Iterator[Cri]:
             "streaming-bind-addr": "127.0.0.1:0",
         }
         path = [Path(os.environ["PATH"])]
-        with _serving(place, [f"--{name}={value}" for name, value in flags.items()], path=path) as cri:
-            yield cri
+        with _serving(place, [f"--{name}={value}" for name, value in flags.items()], path=path) as both:
+            yield both
     finally:
         engine.close()
 
 
 @contextmanager
-def _serving(place: _Place, arguments: list[str], *, path: list[Path]) -> Iterator[Cri]:
+def _serving(place: _Place, arguments: list[str], *, path: list[Path]) -> Iterator[tuple[Cri, int]]:
+    """Run a server; yield a client and the process id."""
     daemon = Daemon(
         [place.program, *arguments],
         log=place.home / "server.log",
@@ -207,7 +209,7 @@ def _serving(place: _Place, arguments: list[str], *, path: list[Path]) -> Iterat
     try:
         with connected(place.socket) as cri:
             try:
-                yield cri
+                yield cri, daemon.pid
             finally:
                 for sandbox in cri.sandboxes():
                     cri.stop(sandbox.id)
@@ -247,7 +249,7 @@ def _ready(cri: Cri) -> bool:
     return all(each.status for each in conditions if each.type in {"RuntimeReady", "NetworkReady"})
 
 
-_SERVERS: dict[str, Callable[[_Place], AbstractContextManager[Cri]]] = {
+_SERVERS: dict[str, Callable[[_Place], AbstractContextManager[tuple[Cri, int]]]] = {
     "containerd": _containerd,
     "cri-dockerd": _cri_dockerd,
 }

@@ -8,9 +8,9 @@ import http.client
 import os
 import secrets
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,21 @@ class Api:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """A running cluster: its clients, and the parts of its node."""
+class ContainerRuntime:
+    """The CRI server of a cluster's node."""
+
+    socket: Path
+    cgroup_driver: CgroupDriver
+    clear: Callable[[], None]
+    """Removes all pods. Pods keep files of volumes open, and the server keeps their logs open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """The control plane and the kubelet of a node: its clients, and the parts of its node."""
 
     home: Path
     binaries: Binaries
-    served: Served
     kubectl: Kubectl
     api: Api
     kubelet: Daemon
@@ -159,6 +168,13 @@ class Cluster:
         self.kubelet.start(ready=kubelet_answers, timeout=_START_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster(Kubernetes):
+    """A cluster whose node has this server."""
+
+    served: Served
+
+
 def condition(thing: Mapping[str, Any], kind: str) -> str:
     """Return the status of a condition of an object, empty if it has none."""
     found = [item["status"] for item in thing.get("status", {}).get("conditions", ()) if item["type"] == kind]
@@ -168,20 +184,35 @@ def condition(thing: Mapping[str, Any], kind: str) -> str:
 @contextmanager
 def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates: str) -> Iterator[Cluster]:
     """Run a cluster on a server while the block runs; `gates` are feature gates in the format of the kubelet's flag."""
+
+    def clear() -> None:
+        served.revive()
+        served.clear()
+
+    runtime = ContainerRuntime(served.server.socket, served.engine.cgroup_driver, clear)
+    with kubernetes(node, runtime, binaries, home=home, gates=gates) as made:
+        parts = {field.name: getattr(made, field.name) for field in fields(made)}
+        yield Cluster(**parts, served=served)
+
+
+@contextmanager
+def kubernetes(
+    node: Node, runtime: ContainerRuntime, binaries: Binaries, *, home: Path, gates: str = ""
+) -> Iterator[Kubernetes]:
+    """Run a control plane and a kubelet while the block runs."""
     (home / "manifests").mkdir(parents=True)
     token = secrets.token_hex(16)
     kubeconfig = _write_credentials(home, token)
     logind = Logind(home / "system-bus")
-    kubelet = _kubelet(node, served, binaries, home=home, gates=parse_gates(gates), logind=logind)
+    kubelet = _kubelet(node, runtime, binaries, home=home, gates=parse_gates(gates), logind=logind)
     api = Api(token)
     started: list[Daemon] = []
     run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/log"], timeout=_CALL_SECONDS)
     (home / "kubelet").mkdir()
     run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", home / "kubelet"], timeout=_CALL_SECONDS)
-    made = Cluster(
+    made = Kubernetes(
         home=home,
         binaries=binaries,
-        served=served,
         kubectl=Kubectl(binaries["kubectl"], kubeconfig=kubeconfig, home=home),
         api=api,
         kubelet=kubelet,
@@ -203,8 +234,7 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
         for daemon in reversed(started):
             daemon.stop(timeout=_STOP_SECONDS)
         logind.close()
-        served.revive()
-        served.clear()  # pods keep files of volumes open, and the server keeps their logs open
+        runtime.clear()
         unmount_all(home)
         unmount_all(Path("/var/log"))
 
@@ -302,13 +332,11 @@ def _write_kubeconfig(path: Path, authority: Path, token: str) -> Path:
 
 
 def _kubelet(
-    node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
+    node: Node, runtime: ContainerRuntime, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
 ) -> Daemon:
     """Return the daemon of a kubelet, not started."""
     make_control_groups(node.cgroup_parent)
-    configuration = kubelet_configuration(
-        node, socket=served.server.socket, driver=served.engine.cgroup_driver, home=home
-    )
+    configuration = kubelet_configuration(node, socket=runtime.socket, driver=runtime.cgroup_driver, home=home)
     configuration |= settings_of_version(binaries.programs["kubelet"].version, gates=gates)
     (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
     flags = {

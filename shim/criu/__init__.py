@@ -1,1 +1,1 @@
-"""Checkpoints of containers: runc and criu are run, and what they leave becomes an archive."""
+"""Checkpoints of containers: runs runc and criu, and packs their output."""

@@ -1,12 +1,12 @@
-"""The archive of a checkpoint, in the layout that containerd, Podman and checkpointctl know.
+"""Writes the archive of a checkpoint, in the layout that containerd, Podman and checkpointctl read.
 
-Only what is packed here is in it:
+The archive contains:
 
-    config.dump, spec.dump, status.dump   what the container is: JSON
+    config.dump, spec.dump, status.dump   JSON descriptions of the container
     checkpoint/                           criu's images of its processes
-    rootfs-diff.tar                       changes of its root file system: a layer of an OCI image
+    rootfs-diff.tar                       changes to its root file system, as a layer of an OCI image
     container.log                         the end of its log
-    dump.log, stats-dump                  what criu says of the checkpoint
+    dump.log, stats-dump                  criu's log and statistics
 """
 
 import io
@@ -20,46 +20,46 @@ from typing import IO
 from shim.oci_runtime.diff import OPAQUE, WHITEOUT, XATTR
 
 ARCHIVE_LIMIT = 64 << 30
-"""Bytes of an archive."""
+"""Maximum bytes of an archive."""
 LOG_LIMIT = 16 << 20
-"""Bytes of the log in an archive: its end. A kubelet rotates logs of 10 MiB."""
+"""Maximum bytes of the log in an archive. A kubelet rotates logs of 10 MiB."""
 
 _OVERLAY = "trusted.overlay."
 _ALSO_OVERLAY = "user.overlay."
 _OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _ELSEWHERE = ("redirect", "metacopy")
-"""What overlayfs notes of a file whose name or content is in a lower layer."""
+"""Attributes by which overlayfs marks a file whose name or content is in a lower layer."""
 _SELINUX = "security.selinux"
-"""The label of a file. The node of a restore has other labels."""
+"""The SELinux label of a file. It is left out, because the node of the restore has other labels."""
 
 
 class Refused(Exception):
-    """The archive cannot be made of these files."""
+    """These files cannot be archived."""
 
 
 class TooLarge(Refused):
-    """The archive would be larger than its bound."""
+    """The archive would exceed its limit."""
 
 
 class Budget:
-    """Counts what an archive takes."""
+    """Counts the bytes of an archive against its limit."""
 
     def __init__(self, *, limit: int = ARCHIVE_LIMIT) -> None:
         self._limit = limit
         self._taken = 0
 
     def take(self, size: int) -> None:
-        """Count so many bytes. Raise TooLarge beyond the limit."""
+        """Count `size` bytes. Raise TooLarge beyond the limit."""
         self._taken += size
         if self._taken > self._limit:
             raise TooLarge(f"the checkpoint has more than {self._limit} bytes")
 
 
 class Writer:
-    """Writes tar archives to files. Of members nothing is remembered."""
+    """Writes a tar archive to a file. Memory does not grow with the number of members."""
 
     def __init__(self, file: IO[bytes], *, budget: Budget, check: Callable[[], None]) -> None:
-        """`check` is called again and again, and ends the work by what it raises."""
+        """`check` is called before each read; it raises to abort the work."""
         self._tar = tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - `close`
         self._budget = budget
         self._check = check
@@ -69,23 +69,23 @@ class Writer:
         self._tar.close()
 
     def add_content(self, name: str, content: bytes) -> None:
-        """Add a file of this content, which only root may read."""
+        """Add a file that only root may read."""
         self._budget.take(len(content))
         self._tar.addfile(_private(name, size=len(content)), io.BytesIO(content))
 
     def add_file(self, name: str, path: Path) -> None:
-        """Add a regular file, which only root may read. OSError."""
+        """Add a regular file; only root may read it in the archive. Raise Refused for another file, or OSError."""
         with _opened(path) as file:
             self._add_open(_private(name, size=os.fstat(file.fileno()).st_size), file)
 
     def add_end(self, name: str, path: Path, *, limit: int) -> None:
-        """Add the last bytes of a file of lines, from the beginning of a line on. OSError."""
+        """Add the whole lines in the last `limit` bytes of a file. Raise Refused unless it is regular, or OSError."""
         with open_end(path, limit=limit) as file:
             size = os.fstat(file.fileno()).st_size
             self._add_open(_private(name, size=size - file.tell()), file)
 
     def add_directory(self, name: str, path: Path) -> None:
-        """Add a directory of regular files. OSError."""
+        """Add a directory of regular files. Raise Refused for another file, or OSError."""
         entry = tarfile.TarInfo(name)
         entry.type, entry.mode = tarfile.DIRTYPE, 0o700
         self._tar.addfile(entry)
@@ -93,19 +93,19 @@ class Writer:
             self.add_file(f"{name}/{each.name}", each)
 
     def add_layer(self, upper: Path) -> None:
-        """Add what overlayfs keeps of the changes in the directory `upper`, with the whiteouts of an OCI image.
+        """Add the changes in overlayfs's directory `upper` as a layer of an OCI image, including whiteouts.
 
-        Raise Refused where the directory does not say all. OSError.
+        Raise Refused if a layer cannot represent a file, or OSError.
         """
         linked: dict[tuple[int, int], str] = {}
         for name, path in _entries(upper):
             self._check()
             if path.name.startswith(WHITEOUT):
-                raise Refused(f"layers of images cannot have the name of /{name}: it says that a file is removed")
+                raise Refused(f"a layer cannot hold /{name}: its name would mark a file as removed")
             found = path.lstat()
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
                 self._add_empty(_whiteout(name))
-            elif not stat.S_ISSOCK(found.st_mode):  # no archive has sockets
+            elif not stat.S_ISSOCK(found.st_mode):  # tar cannot represent sockets
                 self._add_entry(name, path, found, linked)
             self._tar.getmembers().clear()  # tarfile would remember each
 
@@ -138,7 +138,7 @@ class Writer:
 
 
 class _Checked:
-    """A file that looks before each read whether the work goes on."""
+    """A file that calls `check` before each read."""
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file = file
@@ -150,7 +150,7 @@ class _Checked:
 
 
 def open_end(path: Path, *, limit: int) -> IO[bytes]:
-    """Open a file of lines at its last `limit` bytes, from the beginning of a line on. Raise Refused. OSError."""
+    """Open a file at the first whole line of its last `limit` bytes. Raise Refused unless it is regular, or OSError."""
     file = _opened(path)
     size = os.fstat(file.fileno()).st_size
     if size > limit:
@@ -175,7 +175,7 @@ def _private(name: str, *, size: int) -> tarfile.TarInfo:
 
 
 def _entry(name: str, path: Path, found: os.stat_result) -> tarfile.TarInfo:
-    """Return the header of a file, numbers instead of names of users."""
+    """Return the header of a file, with numeric owners."""
     entry = tarfile.TarInfo(name)
     entry.mode, entry.uid, entry.gid = stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
     entry.mtime = found.st_mtime
@@ -193,7 +193,7 @@ def _entry(name: str, path: Path, found: os.stat_result) -> tarfile.TarInfo:
 
 
 def _entries(top: Path) -> Iterator[tuple[str, Path]]:
-    """Return names, from `top` on, and paths below a directory; a directory comes before what is in it."""
+    """Yield the name relative to `top` and the path of each file below `top`, directories before their content."""
     waiting = [("", top)]
     while waiting:
         prefix, directory = waiting.pop()
@@ -205,14 +205,17 @@ def _entries(top: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _attributes(path: Path, *, name: str) -> dict[str, bytes]:
-    """Return the extended attributes of a file, but for overlayfs's own. Raise Refused where the file is elsewhere."""
+    """Return a file's extended attributes without its SELinux label and overlayfs's own, except _OPAQUE_ATTRIBUTE.
+
+    Raise Refused if the file's name or content is in a lower layer, or if tar cannot represent an attribute.
+    """
     found = {}
     for attribute in os.listxattr(path, follow_symlinks=False):
         own = attribute.startswith(_OVERLAY)
         if own and attribute.removeprefix(_OVERLAY) in _ELSEWHERE:
             raise Refused(f"overlayfs keeps /{name} in another layer ({attribute})")
         if "=" in attribute or not attribute.isascii():
-            raise Refused(f"no archive can have the extended attribute {attribute!r} of /{name}")
+            raise Refused(f"tar cannot represent the extended attribute {attribute!r} of /{name}")
         if attribute == _OPAQUE_ATTRIBUTE or not (own or attribute.startswith(_ALSO_OVERLAY) or attribute == _SELINUX):
             found[attribute] = os.getxattr(path, attribute, follow_symlinks=False)
     return found

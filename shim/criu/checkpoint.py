@@ -1,4 +1,4 @@
-"""The server's end of checkpoints: what the program `worker` is told of a container, and what its answer means."""
+"""The server's side of checkpoints: sends orders to the program `shim.criu.worker` and checks its answers."""
 
 import sys
 import uuid
@@ -30,7 +30,7 @@ from shim.own_exec.command import STDOUT
 from shim.own_exec.own_exec import Command, OwnExec
 
 GIVE_UP_SECONDS = 20.0
-"""How long the end of a checkpoint is waited for that was given up: criu writes what it has begun to write."""
+"""How long to wait for the program after a checkpoint is cancelled: criu first finishes the write in progress."""
 
 _TRIAL_SECONDS = 60.0
 
@@ -42,20 +42,23 @@ _OVERLAY = b"overlay"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What runc and the kernel have of a running container."""
+    """A running container, as runc and the kernel describe it."""
 
     runc: Path
     state_root: Path
     config: Mapping[str, Any]
-    """Its `config.json`."""
+    """The content of its `config.json`."""
     upper: Path
-    """Where overlayfs keeps what it has changed."""
+    """Directory where overlayfs keeps the container's changes."""
     joins_pids: bool
-    """It has joined the process namespace of its pod."""
+    """Whether it shares the pod's pid namespace."""
 
 
 def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
-    """Read what is needed of a container whose first process is `pid`. Raise FailedPrecondition, which says why."""
+    """Read the Task of a container whose first process is `pid`.
+
+    Raise FailedPrecondition with the reason if the container cannot be checkpointed.
+    """
     what = f"checkpoint container {container_id}"
     try:
         state = read_state(container_id, exec_root=exec_root, pid=pid)
@@ -67,9 +70,9 @@ def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
     except Unfit as unfit:
         raise FailedPrecondition(f"{what}: {unfit}") from unfit
     except OSError as error:
-        raise FailedPrecondition(f"{what}: read what runc was told: {reason_of(error)}") from error
+        raise FailedPrecondition(f"{what}: read its state or bundle: {reason_of(error)}") from error
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise FailedPrecondition(f"{what}: what runc was told cannot be read: {error}") from error
+        raise FailedPrecondition(f"{what}: its state or bundle is invalid: {error}") from error
     if is_frozen(state.cgroup_paths):
         raise FailedPrecondition(f"{what}: it is paused")
     if _USER_NAMESPACE in namespaces:
@@ -87,7 +90,7 @@ def read_task(container_id: str, *, exec_root: Path, pid: int) -> Task:
 
 
 def upper_directory(mountinfo: bytes) -> Path | None:
-    """Return where overlayfs keeps the changes of the root, by /proc/<pid>/mountinfo; None where it does not say."""
+    """Return the directory where overlayfs keeps changes of the root, from /proc/<pid>/mountinfo; None if unknown."""
     roots = [mount for mount in proc.mounts(mountinfo) if mount.point == "/"]
     if not roots or roots[-1].kind != _OVERLAY:
         return None
@@ -96,15 +99,15 @@ def upper_directory(mountinfo: bytes) -> Path | None:
 
 
 def new_work(parent: Path) -> Path:
-    """Return a directory for the files of one order, which is not made."""
+    """Return a new path for the files of one order. The directory is not created."""
     return parent / uuid.uuid4().hex
 
 
 def carry_out(own_exec: OwnExec, order: Order, *, what: str) -> None:
-    """Have the program carry out an order: all of it has been done when this returns, and nothing when it raises.
+    """Run the program on an order and wait for it. A failed order leaves nothing behind.
 
-    Raise Unsupported without criu, FailedPrecondition with criu's words where it cannot, AlreadyExists,
-    ResourceExhausted, Cancelled, DeadlineExceeded.
+    Raise Unsupported without a usable criu, FailedPrecondition with criu's errors if criu fails, AlreadyExists,
+    ResourceExhausted, Cancelled or DeadlineExceeded.
     """
     try:
         with own_exec.host_program([sys.executable, "-IS", str(_WORKER)], what=what) as program:
@@ -117,9 +120,10 @@ def carry_out(own_exec: OwnExec, order: Order, *, what: str) -> None:
 
 
 def tried(environ: Mapping[str, str], *, work: Path) -> str:
-    """Have the program dump a process that does nothing; return why it cannot, "" if it can. ShimError, OSError.
+    """Dump an idle process; return the reason if that fails, else "". Raise ShimError or OSError.
 
-    `work` is a directory for its files. For a process without the restrictions of the server's unit.
+    `work` is a directory for temporary files. The caller must run outside the server's unit, whose restrictions would
+    make the dump fail.
     """
     what = "try criu"
     order = TrialOrder(path=search_path(environ), work=str(new_work(work)))
@@ -150,7 +154,7 @@ def _parsed(printed: bytes, *, what: str) -> Answer:
     try:
         return answered(printed)
     except (ValueError, TypeError) as error:
-        raise ShimError(f"{what}: the program that makes it has ended without an answer") from error
+        raise ShimError(f"{what}: the checkpoint program has ended without an answer") from error
 
 
 def _printed(program: Command) -> bytes:

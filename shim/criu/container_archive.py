@@ -1,4 +1,4 @@
-"""Carry out a ContainerOrder: the checkpoint of one container becomes an archive (`shim.criu.archive`)."""
+"""Carries out a ContainerOrder: checkpoints one container to an archive (`shim.criu.archive`)."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from shim.oci_runtime.restore import DIFF, IMAGES
 
 
 def checkpoint_container(order: ContainerOrder) -> None:
-    """Write the archive. The container goes on, and no file is left when this raises Failure, Refused or OSError."""
+    """Write the archive. Raise Failure, Refused or OSError, and leave no file. The container keeps running."""
     work, location = Path(order.work), Path(order.location)
     if os.path.lexists(location):
-        raise Failure(answers.EXISTS, f"{location} is there already")
+        raise Failure(answers.EXISTS, f"{location} already exists")
     archive = _unnamed_file(location.parent)
     try:
         work.mkdir(mode=0o700, parents=True)
@@ -35,24 +35,24 @@ def checkpoint_container(order: ContainerOrder) -> None:
 
 
 def _unnamed_file(directory: Path) -> int:
-    """Return a descriptor of a file without a name, so that nothing is left of the file unless it gets a name."""
+    """Return a descriptor of an unnamed file, which vanishes unless `_name` is called. Raise Failure or OSError."""
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EISDIR):
-            text = f"the file system of {directory} has no files without names (O_TMPFILE)"
+            text = f"the file system of {directory} does not support O_TMPFILE"
             raise Failure(answers.NOT_POSSIBLE, text) from error
         raise
 
 
 def _name(archive: int, location: Path) -> None:
-    """Give the complete archive its name, unless the server has given up."""
+    """Give the complete archive its name. Raise Failure if the server has cancelled, or if the name is taken."""
     check_wanted()
     try:
-        # A directory has to be named for the link to be followed; the path is absolute, so any will do.
+        # Python follows the link only if `src_dir_fd` is given. The absolute path makes its value irrelevant.
         os.link(f"/proc/self/fd/{archive}", location, src_dir_fd=archive, follow_symlinks=True)
     except FileExistsError as error:
-        raise Failure(answers.EXISTS, f"{location} is there already") from error
+        raise Failure(answers.EXISTS, f"{location} already exists") from error
     try:
         check_wanted()
     except Failure:
@@ -66,7 +66,7 @@ def _write_archive(order: ContainerOrder, work: Path, writer: Writer) -> None:
     writer.add_directory(IMAGES, work / IMAGES)
     writer.add_file(DIFF, work / DIFF)
     if order.source.log:
-        with suppress(FileNotFoundError):  # it is being rotated
+        with suppress(FileNotFoundError):  # during a rotation
             writer.add_end("container.log", Path(order.source.log), limit=LOG_LIMIT)
     for name in ("dump.log", "stats-dump"):
         writer.add_file(name, work / "logs" / name)

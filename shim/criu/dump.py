@@ -1,4 +1,4 @@
-"""Have runc pause containers and criu write the images of their processes."""
+"""Pauses containers with runc and dumps their processes with criu."""
 
 import errno
 import os
@@ -18,11 +18,11 @@ from shim.criu.program import version_in
 from shim.oci_runtime.restore import criu_errors, end_of
 
 _CHECK_SECONDS = 30.0
-"""For `criu check`, which takes 0.1 s, and for a pause or resume."""
+"""Timeout of `criu check`, which takes 0.1 s, of a pause and of a resume."""
 _RESUMES = 3
-"""Attempts to resume a container: nothing else would."""
+"""Attempts to resume a container. Nothing else would resume it."""
 _LOOK_SECONDS = 0.05
-"""Between two looks for processes of a criu that is to fail: it may just start another one."""
+"""Interval of searching for processes of a cancelled criu, which may start further processes."""
 
 
 class Failure(Exception):
@@ -34,13 +34,13 @@ class Failure(Exception):
 
 
 def check_wanted() -> None:
-    """Raise Failure once the server has given up."""
+    """Raise Failure if the server has cancelled the order, by closing standard input."""
     if select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1):
         raise Failure(answers.NOT_POSSIBLE, "given up")
 
 
 def find_criu(path: str) -> str:
-    """Return a criu that runs on this kernel. Raise Failure where there is none."""
+    """Return the path of criu. Raise Failure if it is missing, or if `criu check` fails on this kernel."""
     criu = shutil.which("criu", path=path)
     if criu is None:
         raise Failure(answers.NO_CRIU, f"there is no program criu in {path}")
@@ -71,9 +71,10 @@ def _version(criu: str, path: str) -> str:
 
 
 def environment_for(path: str, work: Path) -> dict[str, str]:
-    """Return the environment for runc, with a criu that answers a limit of its files by an error, not by its death.
+    """Return the environment for runc, whose PATH begins with a wrapper of criu that ignores SIGXFSZ.
 
-    Raise Failure where criu is not there, or does not run on this kernel.
+    A write beyond the file size limit then fails with an error, after which criu cleans up, instead of killing criu.
+    Raise Failure if criu is missing or does not run on this kernel.
     """
     criu = find_criu(path)
     programs = work / "bin"
@@ -83,18 +84,21 @@ def environment_for(path: str, work: Path) -> dict[str, str]:
 
 
 def _in_memory(script: str) -> str:
-    """Return the path of an executable that lives as long as this process, wherever files may not be executed."""
+    """Return the path of an executable in memory, which exists until this process ends.
+
+    A file would not run from a directory that is mounted noexec.
+    """
     made = os.memfd_create("criu")
     try:
         os.write(made, script.encode())
-        # The kernel executes no file that is open for writing.
+        # Reopened read-only, because the kernel does not execute a file that is open for writing.
         return f"/proc/{os.getpid()}/fd/{os.open(f'/proc/self/fd/{made}', os.O_RDONLY | os.O_CLOEXEC)}"
     finally:
         os.close(made)
 
 
 class Paused:
-    """Has a container paused in the block, so that files and memory are of one moment."""
+    """Pauses a container inside the block, so that its files and its memory are consistent."""
 
     def __init__(self, source: Source, environment: dict[str, str]) -> None:
         self._command = [source.runc, "--root", source.state_root]
@@ -105,7 +109,7 @@ class Paused:
         try:
             self._pause()
         except BaseException:
-            self.resume()  # it may be half-way, also if runc has not ended in time
+            self.resume()  # a failed or late runc may have frozen the cgroup
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -117,7 +121,7 @@ class Paused:
             raise Failure(answers.NOT_POSSIBLE, f"runc pause: {_last_line(paused.stderr)}")
 
     def resume(self) -> None:
-        """Resume the container; one that is not paused is fine. Raise Failure."""
+        """Resume the container if it is paused. Raise Failure after _RESUMES attempts."""
         for attempt in range(_RESUMES):
             with suppress(subprocess.TimeoutExpired):
                 resumed = self._run("resume")
@@ -139,9 +143,9 @@ class Paused:
 
 
 def dump(source: Source, *, images: Path, logs: Path, environment: dict[str, str]) -> None:
-    """Have runc write criu's images of a paused container to `images`, and the log of criu to `logs`.
+    """Dump a paused container: criu's images to `images`, its log to `logs`. Both directories are created if missing.
 
-    Both directories are made. Raise Failure with criu's words where it cannot.
+    Raise Failure with criu's errors if criu fails.
     """
     check_wanted()
     for directory in (images, logs):
@@ -167,7 +171,7 @@ def dump(source: Source, *, images: Path, logs: Path, environment: dict[str, str
 
 
 def write_diff(source: Source, path: Path, *, budget: Budget) -> None:
-    """Write what a paused container has changed of its root file system: a layer. Raise Refused. OSError."""
+    """Write a paused container's changes to its root file system as a layer. Raise Refused or OSError."""
     with path.open("wb") as file:
         writer = Writer(file, budget=budget, check=check_wanted)
         writer.add_layer(Path(source.upper))
@@ -175,10 +179,10 @@ def write_diff(source: Source, path: Path, *, budget: Budget) -> None:
 
 
 def check_tree(source: Source) -> None:
-    """Check that criu finds all processes of a container in a shared pid namespace. Raise Failure.
+    """Check that criu finds all processes of a container in a shared pid namespace. Raise Failure for an orphan.
 
-    A process whose parent has ended becomes a child of the pause process there. criu takes the descendants of the
-    container's first process alone, so that process would be missing after a restore.
+    criu dumps only descendants of the container's first process. In a shared pid namespace an orphan becomes a child of
+    the pause process, so criu would miss it.
     """
     if not source.shared_pids:
         return
@@ -199,7 +203,7 @@ def _control_groups(pid: int) -> bytes:
 
 
 def _wait(runc: "subprocess.Popen[bytes]") -> bool:
-    """Wait for the end of runc. Return whether criu was made to fail, since the server has given up."""
+    """Wait for runc. If the server cancels, make criu fail. Return whether the server has cancelled."""
     process = os.pidfd_open(runc.pid)
     try:
         ready = select.select([process, sys.stdin], [], [])[0]
@@ -214,7 +218,7 @@ def _wait(runc: "subprocess.Popen[bytes]") -> bool:
 
 
 def _have_writes_fail(pid: int) -> None:
-    """Let no descendant of a process write to a file any more: criu ends then, and puts right what it has changed."""
+    """Let file writes of all descendants of a process fail. criu then restores the container's processes and ends."""
     for child in _children(pid):
         with suppress(ProcessLookupError):
             resource.prlimit(child, resource.RLIMIT_FSIZE, (0, 0))
@@ -230,7 +234,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _reason(log: Path, output: Path) -> str:
-    """Return what criu says of its failure; else what runc says."""
+    """Return criu's errors, or runc's last line if criu reports none."""
     return criu_errors(str(log)) or f"runc: {_last_line(end_of(str(output)))}"
 
 
@@ -239,6 +243,6 @@ def _last_line(output: bytes) -> str:
 
 
 def kind_of(error: OSError) -> str:
-    """Return which kind of failure an error of the system is."""
+    """Return the kind of failure of an OSError."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return answers.NO_SPACE if full else answers.NOT_POSSIBLE

@@ -1,11 +1,11 @@
-"""The checkpoint of a pod: a directory with a manifest, and a directory for each container.
+"""The layout of a pod's checkpoint: a directory with a manifest, and a subdirectory per container.
 
     pod.json                         the manifest, written last
     0/checkpoint/                    criu's images of the first container's processes
-    0/rootfs-diff.tar                changes of its root file system: a layer of an OCI image
+    0/rootfs-diff.tar                changes to its root file system, as a layer of an OCI image
     0/config.dump, spec.dump, ...    as in the archive of one container (`shim.criu.archive`)
 
-A restore reads the files that the manifest names, with their sizes and checksums: those that it needs.
+The manifest lists the files that a restore needs, with their sizes and checksums. A restore reads no other file.
 """
 
 import json
@@ -22,19 +22,19 @@ MANIFEST = "pod.json"
 VERSION = 1
 
 MANIFEST_LIMIT = 16 << 20
-"""Most bytes of a manifest. A container of Docker's has at most some MiB of labels."""
+"""Maximum bytes of a manifest. The labels of a container may take some MiB."""
 CONTAINERS_LIMIT = 1000
-"""Most containers of one checkpoint."""
+"""Maximum containers of a checkpoint."""
 FILES_LIMIT = 1 << 16
-"""Most files of one container that a restore reads: criu writes a few for each process."""
+"""Maximum files of a container that a restore reads. criu writes a few per process."""
 CONNECTION = "tcp-stream-"
-"""How the name of the image of an established TCP connection begins."""
+"""Prefix of the names of criu's images of established TCP connections."""
 
 _CHUNK = 1 << 20
 
 
 def node_facts() -> dict[str, Any]:
-    """Return what a node needs in common with the node of a checkpoint. OSError."""
+    """Return the kernel, machine and CPU features of this node, which a restore compares. Raise OSError."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -43,7 +43,7 @@ def node_facts() -> dict[str, Any]:
 
 
 def _cpu_features(cpuinfo: bytes) -> set[str]:
-    """Return the features that all processors have."""
+    """Return the features common to all processors."""
     found = [
         set(value.decode().split())
         for name, _, value in (line.partition(b":") for line in cpuinfo.split(b"\n"))
@@ -53,12 +53,12 @@ def _cpu_features(cpuinfo: bytes) -> set[str]:
 
 
 def manifest(containers: list[dict[str, Any]]) -> bytes:
-    """Return the content of a manifest."""
+    """Return the content of the manifest file."""
     return json.dumps({"version": VERSION, **node_facts(), "containers": containers}).encode()
 
 
 def described(path: Path, *, check: Callable[[], None]) -> tuple[int, int]:
-    """Return size and CRC-32 of a file. `check` is called before each read, and ends the work if it raises. OSError."""
+    """Return size and CRC-32 of a file. `check` is called before each read and may raise to abort. Raise OSError."""
     size = checksum = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_CHUNK):
@@ -69,6 +69,6 @@ def described(path: Path, *, check: Callable[[], None]) -> tuple[int, int]:
 
 
 def needed_files(directory: Path, *, check: Callable[[], None]) -> dict[str, tuple[int, int]]:
-    """Return size and CRC-32 of the files of a container that a restore needs, by name. OSError."""
+    """Return size and CRC-32 of each file in a container's directory that a restore needs, by name. Raise OSError."""
     images = sorted(f"{IMAGES}/{name}" for name in os.listdir(directory / IMAGES))  # noqa: PTH208
     return {name: described(directory / name, check=check) for name in (*images, DIFF, SPEC)}

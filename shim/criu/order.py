@@ -1,4 +1,4 @@
-"""The orders of the program `worker`, and its answer: a line of JSON each."""
+"""The protocol of the program `shim.criu.worker`: one line of JSON with the order, one with the answer."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,23 +7,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A running container that is to be checkpointed. Paths are absolute."""
+    """A running container to checkpoint. Paths are absolute."""
 
     container: str
-    """Its id."""
+    """The container's id."""
     pid: int
-    """Its first process."""
+    """Pid of its first process."""
     shared_pids: int
-    """The first process of a pid namespace that it shares with its pod; 0 where it has its own."""
+    """Pid of the first process in the pid namespace shared with the pod; 0 if the container has its own namespace."""
     runc: str
     state_root: str
-    """Directory of runc's states, its option `--root`."""
+    """Directory of runc's states (`runc --root`)."""
     upper: str
     """Directory where overlayfs keeps the container's changes."""
     log: str
-    """Its log; empty for none."""
+    """Path of the container's log; empty if it has none."""
     documents: dict[str, str]
-    """Content of files of the checkpoint by name."""
+    """Files to add to the checkpoint: content by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,48 +32,48 @@ class ContainerOrder:
 
     source: Source
     path: str
-    """The search path for criu and the programs that criu runs."""
+    """Search path for criu and for programs that criu runs."""
     work: str
-    """A directory that does not exist, whose parent may not either. It is gone in the end."""
+    """Path of a directory that the program creates, with missing parents, and removes at the end."""
     location: str
-    """The archive, which does not exist."""
+    """Path of the archive, which must not exist yet."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Return the containers."""
+        """The container, as in PodOrder."""
         return (self.source,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOrder:
-    """Write the checkpoints of containers, all of one moment, to a directory (`shim.criu.layout`)."""
+    """Write a consistent checkpoint of several containers to a directory (`shim.criu.layout`)."""
 
     sources: tuple[Source, ...]
     path: str
     work: str
     """See ContainerOrder."""
     directory: str
-    """It exists and is empty. It is empty again after a failure."""
+    """An existing empty directory. The program empties it again after a failure."""
     documents: tuple[dict[str, Any], ...]
-    """For each container, its entry of the manifest but for its files."""
+    """Each container's entry in the manifest, without its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOrder:
-    """Check the checkpoint of a pod, and copy it to where nobody else changes it."""
+    """Check the checkpoint of a pod, and copy it to a private directory."""
 
     directory: str
     path: str
     """See ContainerOrder."""
     target: str
-    """A directory that does not exist, whose parent may not either. It is gone after a failure."""
+    """Path of a directory that the program creates, with missing parents, and removes after a failure."""
     refuse_connections: bool
     """Refuse a checkpoint with established TCP connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """Dump a process that does nothing, to learn whether criu works on this kernel."""
+    """Dump an idle process to test whether criu works on this kernel."""
 
     path: str
     work: str
@@ -86,12 +86,12 @@ _KINDS = {kind.__name__: kind for kind in (ContainerOrder, PodOrder, TakeOrder, 
 
 
 def encoded(order: Order) -> bytes:
-    """Return the line of an order."""
+    """Return an order as a line."""
     return json.dumps({"kind": type(order).__name__, "order": asdict(order)}).encode() + b"\n"
 
 
 def decoded(line: bytes) -> Order:
-    """Return the order of a line. ValueError, TypeError, KeyError."""
+    """Parse the line of an order. Raise ValueError, TypeError or KeyError."""
     plain = json.loads(line)
     fields = plain["order"]
     if "source" in fields:
@@ -104,28 +104,28 @@ def decoded(line: bytes) -> Order:
 
 
 NO_CRIU = "no criu"
-"""There is no criu, or this kernel does not suit it."""
+"""criu is missing or does not work on this kernel."""
 EXISTS = "exists"
-"""The archive is there already."""
+"""The archive already exists."""
 NOT_POSSIBLE = "not possible"
-"""The container, the checkpoint or the directory does not allow it."""
+"""The container, the checkpoint or the directory does not allow the order."""
 NO_SPACE = "no space"
-"""The bound of a checkpoint, or the disk, is too small."""
+"""The checkpoint exceeds its limit, or the disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of an order."""
+    """The result of an order."""
 
     failure: str = ""
-    """One of those above; empty when everything was done."""
+    """NO_CRIU, EXISTS, NOT_POSSIBLE or NO_SPACE; empty for success."""
     text: str = ""
 
     def encoded(self) -> bytes:
-        """Return the line."""
+        """Return the answer as a line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def answered(line: bytes) -> Answer:
-    """Return the answer of a line. ValueError, TypeError."""
+    """Parse the line of an answer. Raise ValueError or TypeError."""
     return Answer(**json.loads(line))

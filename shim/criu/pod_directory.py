@@ -1,4 +1,4 @@
-"""Carry out a PodOrder: the checkpoints of several containers, all of one moment, in a directory.
+"""Carries out a PodOrder: writes a consistent checkpoint of several containers to a directory.
 
 `shim.criu.layout` describes the directory.
 """
@@ -20,9 +20,9 @@ _OTHERS_MAY_WRITE = 0o022
 
 
 def checkpoint_pod(order: PodOrder) -> None:
-    """Write the checkpoints. All containers go on, and the directory is empty when this raises.
+    """Write the checkpoint. The containers keep running.
 
-    Failure, Refused or OSError.
+    Raise Failure, Refused or OSError, and leave the directory as it was.
     """
     work = Path(order.work)
     with opened_output(order.directory) as directory:
@@ -47,7 +47,7 @@ def _write(order: PodOrder, directory: Path, work: Path) -> None:
 
 
 def empty(directory: Path) -> None:
-    """Remove what is in a directory, as far as that can be done."""
+    """Remove the content of a directory. Subdirectories that cannot be removed stay."""
     for name in os.listdir(directory):  # noqa: PTH208 - names alone
         path = directory / name
         if path.is_dir() and not path.is_symlink():
@@ -58,16 +58,16 @@ def empty(directory: Path) -> None:
 
 @contextmanager
 def opened_output(path: str) -> Iterator[Path]:
-    """Open the directory for a checkpoint, and yield a path to it that no rename or link changes in the block.
+    """Open the directory of a checkpoint, and yield a path that refers to this directory even if it is renamed.
 
-    A checkpoint is as powerful as root: raise Failure if anybody else may write to the directory. OSError.
+    Raise Failure if anybody but root may write to it, because a checkpoint is as powerful as root. Raise OSError.
     """
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(opened)
         if found.st_uid != 0 or found.st_mode & _OTHERS_MAY_WRITE:
             raise Failure(answers.NOT_POSSIBLE, f"{path} must belong to root, and nobody else may write to it")
-        # By the pid, not `self`: runc and criu write there too.
+        # Not /proc/self, because runc and criu use the path too.
         yield Path(f"/proc/{os.getpid()}/fd/{opened}")
     finally:
         os.close(opened)
@@ -92,7 +92,7 @@ def _write_documents(source: Source, place: Path) -> None:
     for name, content in source.documents.items():
         (place / name).write_text(content)
     if source.log:
-        with suppress(FileNotFoundError), open_end(Path(source.log), limit=LOG_LIMIT) as log:  # it is being rotated
+        with suppress(FileNotFoundError), open_end(Path(source.log), limit=LOG_LIMIT) as log:  # during a rotation
             (place / "container.log").write_bytes(log.read(LOG_LIMIT))
 
 

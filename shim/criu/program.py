@@ -1,4 +1,4 @@
-"""Where the program criu is looked for, and which version it has."""
+"""Finds the program criu and its version."""
 
 import os
 import shutil
@@ -16,18 +16,18 @@ INSTALL = "install the package criu, version 4 or newer, with iptables"
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """Return the search path for criu and what it runs: PATH, and the usual directories behind it."""
+    """Return the search path for criu and for programs that criu runs: PATH, then the usual directories."""
     return os.pathsep.join(filter(None, (environ.get("PATH", ""), _DIRECTORIES)))
 
 
 def find_criu(environ: Mapping[str, str]) -> Path | None:
-    """Return the program; None where there is none."""
+    """Return the path of criu; None if it is not installed."""
     found = shutil.which("criu", path=search_path(environ))
     return Path(found) if found else None
 
 
 def describe(environ: Mapping[str, str]) -> str:
-    """Return path and version of the program for people; else what to do, or why it cannot be run."""
+    """Return a text for people: path and version of criu, how to install it, or why it does not run."""
     criu = find_criu(environ)
     if criu is None:
         return f"not found: {INSTALL}"
@@ -48,6 +48,6 @@ def describe(environ: Mapping[str, str]) -> str:
 
 
 def version_in(output: bytes) -> str:
-    """Return the version in the output of `criu --version`; without one, a note."""
+    """Parse the output of `criu --version`; return a note if it contains no version."""
     first = output.decode(errors="replace").partition("\n")[0]
     return first.removeprefix("Version: ") or "of an unknown version"

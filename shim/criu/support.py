@@ -1,4 +1,4 @@
-"""Whether criu can dump processes on this node, which the server tries once."""
+"""Tests once whether criu can dump processes on this node."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ _DUMPS = "dumps processes"
 
 
 class CriuSupport:
-    """Describes criu for people. Thread-safe."""
+    """The test and its result, as a text for people. Thread-safe."""
 
     def __init__(self, own_exec: OwnExec, *, work: Path, environ: Mapping[str, str]) -> None:
-        """`work` is a directory for files of the trial."""
+        """`work` is a directory for temporary files of the test."""
         self._own_exec = own_exec
         self._work = work
         self._environ = environ
@@ -25,7 +25,7 @@ class CriuSupport:
         self._trial: Background[None] = Background(self._try, name="criu-trial")
 
     def describe(self) -> str:
-        """Return path, version, and whether criu dumps processes here; the first call begins the trial."""
+        """Return criu's path, its version, and whether it can dump processes. The first call starts the test."""
         found = describe(self._environ)
         if find_criu(self._environ) is None:
             return found
@@ -41,4 +41,4 @@ class CriuSupport:
         except Unsupported as error:
             self._result = str(error)
         except ShimError:
-            pass  # it was not tried, for example before the exec program runs; the next call tries again
+            pass  # not tested, for example because the exec program does not run yet; the next call tries again

@@ -1,7 +1,7 @@
-"""Carry out a TakeOrder: check the checkpoint of a pod, and copy it to where nobody else changes it.
+"""Carries out a TakeOrder: checks the checkpoint of a pod, and copies it to a private directory.
 
-A checkpoint is as powerful as root: criu makes processes of its images with whatever rights these have. So it must
-belong to root, and nobody else may write to it. All other checks find damage, and files that are no checkpoint.
+A checkpoint is as powerful as root, because criu gives processes any rights that the images contain. So it must belong
+to root, and nobody else may write to it. The other checks detect damage and foreign files.
 """
 
 import json
@@ -29,11 +29,11 @@ _OTHERS_MAY_WRITE = 0o022
 _CHUNK = 1 << 20
 _FEATURES_SHOWN = 5
 _MEMORY_LIMIT = 256 << 20
-"""Bytes of address space: a header of a tar archive may claim to be of any size."""
+"""Maximum bytes of address space, because a header of a tar archive may claim any size."""
 
 
 def take(order: TakeOrder) -> None:
-    """Check and copy. Nothing is left at the target when this raises Failure, Refused or OSError."""
+    """Check and copy a checkpoint. Raise Failure, Refused or OSError; the target is then removed."""
     find_criu(order.path)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
     target = Path(order.target)
@@ -62,7 +62,7 @@ def _damaged(text: str) -> Failure:
 
 @contextmanager
 def _opened_directory(path: str, *, below: int | None = None) -> Iterator[int]:
-    """Open a directory of root's for the block. Raise Failure for what others may change."""
+    """Open a directory for the block. Raise Failure unless only root may write to it."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=below)
     try:
         _check_owner(os.fstat(opened), path)
@@ -73,7 +73,7 @@ def _opened_directory(path: str, *, below: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def _opened_file(name: str, *, below: int) -> Iterator[int]:
-    """Open a regular file of root's for the block. Raise Failure for another file, or what others may change."""
+    """Open a file for the block. Raise Failure unless it is regular and only root may write to it."""
     opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=below)
     try:
         found = os.fstat(opened)
@@ -99,7 +99,7 @@ def _manifest_bytes(directory: int) -> bytes:
 
 
 def parsed_manifest(content: bytes) -> dict[str, Any]:
-    """Return a manifest, with `containers` whose files have names of a checkpoint. Raise Failure."""
+    """Parse and check a manifest: its version, its containers, and names and sizes of their files. Raise Failure."""
     try:
         manifest: dict[str, Any] = json.loads(content)
         if manifest["version"] != VERSION:
@@ -134,7 +134,7 @@ def _check_files(files: dict[str, list[int]]) -> None:
 
 
 def _check_node(manifest: dict[str, Any]) -> None:
-    """Check that this node can have the processes of a checkpoint: it has the same kernel, and each CPU feature."""
+    """Check that this node has the checkpoint's kernel, machine and CPU features. Raise Failure."""
     here = node_facts()
     for key, what in (("machine", "processors"), ("kernel", "Linux")):
         if manifest.get(key) != here[key]:
@@ -173,7 +173,7 @@ def _take_container(entry: dict[str, Any], directory: int, target: Path, *, budg
 
 
 def _copy(opened: int, target: Path, *, name: str, size: int, checksum: int) -> None:
-    """Copy a file. Raise Failure unless it has this size and CRC-32."""
+    """Copy a file. Raise Failure if its size or CRC-32 differs."""
     if os.fstat(opened).st_size != size:
         raise _damaged(f"{name} has another size")
     found = copied = 0
@@ -187,7 +187,7 @@ def _copy(opened: int, target: Path, *, name: str, size: int, checksum: int) -> 
 
 
 def _check_diff(path: Path) -> None:
-    """Check that the OCI runtime can apply each entry of a layer. Raise Failure."""
+    """Check that `shim.oci_runtime.diff.apply` accepts each entry of a layer. Raise Failure."""
     try:
         with tarfile.open(path) as layer:
             for entry in layer:

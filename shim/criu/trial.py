@@ -1,4 +1,4 @@
-"""A dump of a process that does nothing: `criu check` alone passes on kernels where criu cannot dump."""
+"""Carries out a TrialOrder: dumps an idle process. `criu check` also passes on kernels where criu cannot dump."""
 
 import shutil
 import subprocess
@@ -10,12 +10,12 @@ from shim.criu.order import TrialOrder
 from shim.oci_runtime.restore import criu_errors
 
 _DUMP_SECONDS = 30.0
-"""A dump takes 0.1 s."""
+"""Timeout of the dump, which takes 0.1 s."""
 _IDLE = ("sleep", "60")
 
 
 def try_dump(order: TrialOrder) -> None:
-    """Dump a process and let it continue. Raise Failure with criu's words, OSError or TimeoutExpired."""
+    """Dump an idle process. Raise Failure with criu's errors, OSError or TimeoutExpired."""
     work = Path(order.work)
     try:
         work.mkdir(mode=0o700, parents=True)

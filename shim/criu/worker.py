@@ -1,9 +1,11 @@
-"""A program that carries out one order (`shim.criu.order`): `python worker.py`. The order comes on standard input.
+"""The program `python worker.py`: carries out one order (`shim.criu.order`) from standard input.
 
-It works in a process that no kill of its parent, its group or the server ends: criu must not be killed while it holds a
-container, whose processes would be left with criu's code in them, frozen, and without their network. So the end of
-standard input, which comes with the end of the server too, is the sign to give up: criu then fails by its own means,
-the containers go on, and all files are removed.
+criu must not be killed during a dump: the container's processes would stay frozen, with criu's code in them and without
+network. So the program works in a child process in its own session, which survives a kill of its parent, of the process
+group and of the server.
+
+The end of standard input cancels the order. It also comes when the server ends. The program then makes criu fail, which
+lets criu clean up; resumes the containers; and removes all files.
 """
 
 import os
@@ -14,7 +16,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-# Python is isolated from all packages (-IS). The program needs the package `shim` alone, which holds this file.
+# Python runs isolated from all packages (-IS). The program needs only the package `shim`, which holds this file.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from shim.criu import order as answers
@@ -41,20 +43,20 @@ def main() -> int:
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     answer = _answer(order)
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # the server has closed the pipe
         os.write(sys.stdout.fileno(), answer.encoded())
     return 0
 
 
 def _undo(order: Order) -> None:
-    """Have containers go on after a crash of the process that had them paused, for example for lack of memory."""
+    """Resume the containers and remove the files after the child process has crashed, for example out of memory."""
     if isinstance(order, TakeOrder):
         shutil.rmtree(order.target, ignore_errors=True)
         return
     for source in () if isinstance(order, TrialOrder) else order.sources:
         with suppress(Failure, OSError, subprocess.TimeoutExpired):
             Paused(source, {"PATH": order.path, "HOME": "/"}).resume()
-    # Only a directory that was found empty is emptied: the work begins after that check.
+    # The work directory exists only if the output directory was found empty, so all its files are ours.
     if isinstance(order, PodOrder) and Path(order.work).is_dir():
         with suppress(Failure, OSError), opened_output(order.directory) as directory:
             empty(directory)
@@ -62,7 +64,7 @@ def _undo(order: Order) -> None:
 
 
 def _line() -> bytes:
-    """Read one line and nothing after it."""
+    """Read the first line of standard input; exit if it is incomplete."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 1 << 16)

@@ -66,7 +66,7 @@ def test_a_directory_that_replaces_the_images_is_opaque(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".wh...", ".wh.file", ".wh..wh..opq"])
 def test_a_file_with_the_name_of_a_whiteout_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(Refused, match="layers of images cannot have the name"):
+    with pytest.raises(Refused, match="its name would mark a file as removed"):
         layer(tmp_path)
 
 

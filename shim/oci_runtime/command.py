@@ -35,7 +35,7 @@ class Invocation(SimpleNamespace):
     ) -> None:
         self.verb = verb
         self.verb_at = verb_at
-        """Its place among the words."""
+        """Its index in the command line."""
         self.container = container
         self.bundle = bundle
         self.state_root = state_root
@@ -69,7 +69,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prepare a container or an exec as ordered, then execute runc. Exit with 1 if that fails."""
+    """Prepare a container or an exec as ordered, then execute runc. Exit with 1 if the preparation fails."""
     if arguments[0] == SELF_TEST:
         _test(arguments[1])
         return
@@ -124,7 +124,7 @@ def _text(error: Exception) -> str:
 
 
 def _reporter_of_faults(log: str) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
-    """Return an exception hook that reports a fault of this program in the log that Docker reads, too."""
+    """Return an exception hook that also writes a fault of this program to the log that Docker reads."""
 
     def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         _report(f"pydockershim's OCI runtime: {kind.__name__}: {error}", log=log)

@@ -1,4 +1,4 @@
-"""Prepares a container before runc creates it: plugins' changes, and the user namespace's root, mounts and streams.
+"""Prepares a container before runc creates it: applies changes of NRI plugins, and sets up a user namespace.
 
 All mounts are made in a mount namespace that ends with runc's process, except the container's root: it replaces
 Docker's own mount, so that `docker cp` sees it and Docker unmounts it.
@@ -33,7 +33,7 @@ ROOTFS = f"{PLACE}/rootfs"
 _SHM = "/dev/shm"  # noqa: S108 - the container path
 """Docker's tmpfs for it is open to all users, and an ipc namespace's own tmpfs needs no mapping."""
 _ANY_GROUP = "0 2147483647"
-"""Docker's `net.ipv4.ping_group_range`: more groups than the namespace has."""
+"""Docker's `net.ipv4.ping_group_range`, whose groups exceed the namespace's range."""
 _MODE = 0o711
 _READ_ONLY = {"ro", "rro"}
 
@@ -63,7 +63,7 @@ def read_json(path: str) -> Json:
 
 
 def replace_json(path: str, content: Json) -> None:
-    """Replace a file atomically: runc never reads half of it."""
+    """Replace a file atomically."""
     temporary = f"{path}.new"
     with open(temporary, "wb") as file:
         os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
@@ -72,7 +72,7 @@ def replace_json(path: str, content: Json) -> None:
 
 
 def _enter_user_namespace(order: Order, wanted: UserNamespace, config: Json, *, bundle: str, state_root: str) -> None:
-    """Put the container into its user namespace; afterwards its root owns the standard streams."""
+    """Put the container into its user namespace, and give its root the standard streams."""
     path = f"{bundle}/config.json"
     pod = pod_of(wanted, state_root=state_root) if wanted.pause else None
     mapping = mapping_of(wanted)
@@ -122,7 +122,7 @@ class _Binds:
                 os.close(tree)
                 if error.errno != errno.EINVAL:
                     raise
-                # An image volume is an overlay. Its layers are mapped, like the layers of the root.
+                # An image volume is an overlay, which cannot be id-mapped. Its layers can, like those of the root.
                 self._add_image(mount, source, mapping=mapping, cause=error)
                 return
             self._trees.append((mount, tree, stat.S_ISDIR(os.fstat(source).st_mode)))
@@ -136,7 +136,7 @@ class _Binds:
             raise OSError(f"the mount at {mount['destination']} is on {kind}, which has no id-mapped mounts: {cause}")
         layers = layers_of(found)
         if layers.directory != self._store or not _READ_ONLY & {*mount.get("options", ())}:
-            # Its layers, mounted read-only, would be an outdated copy of a file system that the node writes to.
+            # A read-only mount of the layers would miss later writes to this overlay.
             raise OSError(f"the mount at {mount['destination']} is on an overlay that is no image volume: {cause}")
         inside = os.path.relpath(os.readlink(f"/proc/self/fd/{source}"), found.point)
         below = os.path.normpath(f"{found.root}/{inside}")
@@ -178,13 +178,12 @@ def _mount_all(root: str, layers: Layers, binds: _Binds, *, wanted: UserNamespac
     try:
         kernel.unshare(kernel.CLONE_NEWNS)
         private = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        # New mounts of the host still propagate here, but none of these mounts propagates to the host.
+        # The host's mounts still propagate here, but mounts made here do not propagate to the host.
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
         kernel.mount("tmpfs", PLACE, kind="tmpfs", data=b"mode=711")
         os.mkdir(ROOTFS, _MODE)
         with Covered(layers, tree), FileIds(wanted.uid, wanted.gid):
-            # Mounted with the ids of the container's root: the kernel creates the work directory with the mounting
-            # process's ids.
+            # The kernel creates the work directory with the ids of the mounting process.
             kernel.mount("overlay", ROOTFS, kind="overlay", data=layers.options)
         copy = _clone_of(ROOTFS)
         kernel.set_namespace(host, kernel.CLONE_NEWNS)
@@ -245,7 +244,7 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) 
     """Put the container into the pod's user namespace; without a pod, runc creates the namespace."""
     linux = config["linux"]
     kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each, pod)]
-    # runc opens it through this process, which it replaces.
+    # runc replaces this process, so it finds the descriptor under this pid.
     path = {} if pod is None else {"path": f"/proc/{os.getpid()}/fd/{pod.users}"}
     linux["namespaces"] = [*kept, {"type": "user", **path}]
     linux["uidMappings"] = [{"containerID": 0, "hostID": wanted.uid, "size": wanted.uids}]
@@ -258,9 +257,10 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) 
 
 
 def _is_network_of_host(namespace: Json, pod: Pod | None) -> bool:
-    """Return whether a container joins the host's network by a path: nobody in the pod may enter it anew.
+    """Return whether `namespace` is the path of the host's network, which a process in a user namespace may not enter.
 
-    A pause container has the path of Docker's own namespace (Engine 20.10), the others have the pause container's path.
+    With Engine 20.10 a pause container has the path of Docker's own namespace. Other containers have the path of the
+    pause container's.
     """
     if namespace["type"] != "network" or not namespace.get("path"):
         return False

@@ -1,6 +1,6 @@
-"""Apply a layer of an OCI image to the root of a container: what a checkpoint has of its changed files.
+"""Applies a layer of an OCI image, a checkpoint's changed files, to the root of a container.
 
-Every step is below a descriptor of the root and follows no link: a link of the image must not lead out of it.
+All paths are resolved below a descriptor of the root without following links: a link in the image must not lead out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shim.oci_runtime.order import OrderError
 WHITEOUT = ".wh."
 """Prefix of the name of a file that a layer removes."""
 OPAQUE = ".wh..wh..opq"
-"""Says that a directory has nothing of the layers below. Comes after the directory's own entry."""
+"""Name of the entry that hides a directory's content in the layers below. It comes after the directory's own entry."""
 XATTR = "SCHILY.xattr."
-"""The keyword of extended attributes, as tar programs and container engines know it."""
+"""Prefix of the PAX keywords of extended attributes, as in tar programs and container engines."""
 _REFUSED_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
-"""Attributes of overlayfs: they name files of other layers."""
+"""Attributes of overlayfs, which refer to files in other layers."""
 _TYPES = {tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE}
 _PATH_BYTES = 4095
 _MOST_ID = (1 << 32) - 1
@@ -32,7 +32,7 @@ _CHUNK = 1 << 20
 
 
 def check_entry(entry: tarfile.TarInfo) -> None:
-    """Raise OrderError for an entry that `apply` does not make: another kind of file, or a path that leads out."""
+    """Raise OrderError for an entry that `apply` refuses, such as a device, or a path that leads out of the root."""
     _check_whiteout(_parts(entry.name)[-1])
     if not (0 <= entry.uid < _MOST_ID and 0 <= entry.gid < _MOST_ID and abs(entry.mtime) < _MOST_SECONDS):
         raise OrderError(f"{entry.name!r} has an owner or a time that no file has")
@@ -46,16 +46,16 @@ def check_entry(entry: tarfile.TarInfo) -> None:
 
 
 def _check_whiteout(base: str) -> None:
-    """Check the last part of a path: a whiteout removes the file with the rest of this name, which must be no `..`."""
+    """Raise OrderError if the last part of a path is a whiteout of an invalid name, such as `..`."""
     removed = base.removeprefix(WHITEOUT)
     if base not in (OPAQUE, removed) and (removed in ("", ".", "..") or removed.startswith(WHITEOUT)):
         raise OrderError(f"{base!r} is not the name of a whiteout")
 
 
 def apply(layer: str, root: str) -> None:
-    """Make the changes of the file `layer` below the directory `root`. Raise OrderError, OSError or TarError.
+    """Apply the file `layer` to the directory `root`. Raise OrderError, OSError or TarError.
 
-    To apply it again, after a failure, has the same result.
+    It can be repeated after a failure.
     """
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     times: list[tuple[str, float]] = []
@@ -83,7 +83,7 @@ def _parts(name: str) -> list[str]:
 
 @contextmanager
 def _parent(top: int, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the directory of a path, and the last part of the path."""
+    """Open the parent directory of a path; yield its descriptor and the last part of the path."""
     directory, _, base = name.rpartition("/")
     opened = os.dup(top)
     try:
@@ -173,7 +173,7 @@ def _copy(content: IO[bytes], target: int) -> None:
 def _set_attributes(entry: tarfile.TarInfo, opened: int) -> None:
     os.fchown(opened, entry.uid, entry.gid)
     os.fchmod(opened, entry.mode)
-    # After the owner: its change takes away the capabilities of a file.
+    # After fchown(2), which clears the capabilities of a file.
     for name, value in entry.pax_headers.items():
         if name.startswith(XATTR):
             os.setxattr(opened, name.removeprefix(XATTR), value.encode(errors="surrogateescape"))

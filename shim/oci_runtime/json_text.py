@@ -45,7 +45,7 @@ def read(content: bytes) -> Any:
 def write(value: Any) -> bytes:
     """Return the JSON text of a value. Raise TypeError and ValueError like `json`."""
     markers: dict[int, object] = {}
-    """The objects being written, by which the encoder detects a cycle."""
+    """The objects being written. The encoder uses them to detect cycles."""
     indent, sort_keys, skip_keys, allow_nan = None, False, False, True
     escape = _json.encode_basestring_ascii
     encode = _json.make_encoder(markers, _refuse, escape, indent, ": ", ", ", sort_keys, skip_keys, allow_nan)

@@ -98,9 +98,9 @@ def forbid_writes(tree: int) -> None:
 
 
 def set_file_ids(uid: int, gid: int) -> None:
-    """Access files with these host ids from now on, with all capabilities that this process has.
+    """Access files with these host ids from now on, and keep all capabilities.
 
-    setfsuid(2) drops the capabilities on files, so they are set again.
+    setfsuid(2) drops capabilities for file access, so they are set again.
     """
     capabilities = _capabilities()
     libc.setfsgid(gid)

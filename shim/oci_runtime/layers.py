@@ -1,8 +1,8 @@
 """Overlay mounts with id-mapped layers.
 
-A merged overlay cannot be id-mapped, but its layers can. All layers are below one directory. While the overlay is being
-mounted, an id-mapped clone of that directory covers it, in a mount namespace of this process. So the mount has Docker's
-own options, and both Docker and a later start find them in the mount table.
+The kernel cannot id-map a merged overlay, but it can id-map its layers. All layers are below one directory. While this
+process mounts the overlay, an id-mapped clone of the directory covers it, in a private mount namespace. So the overlay
+keeps Docker's options, which Docker and a later start read from the mount table.
 
 It imports little, because the program starts anew for each container.
 """

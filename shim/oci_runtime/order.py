@@ -2,8 +2,8 @@
 
 The server writes the order between Docker's create and start. Its first line is `VERSION UID GID CREATE EXEC CHECKSUM`,
 which the calling shell script reads too; JSON follows. UID and GID are the host ids of the container's root, 0 without
-a user namespace. CREATE and EXEC are 1 if this program has work at that verb, else 0. CREATE is 2 for
-a container that continues from a checkpoint: then the verb `start` has nothing to do.
+a user namespace. CREATE and EXEC are 1 if this program has work at that verb, else 0. CREATE is 2 for a container that
+continues from a checkpoint, whose `start` the script skips.
 
 It imports little, because the program starts anew for each container.
 """
@@ -53,13 +53,13 @@ class UserNamespace(SimpleNamespace):
 
 
 class Restore(SimpleNamespace):
-    """The checkpoint that a container goes on from."""
+    """The checkpoint from which a container continues."""
 
     def __init__(self, *, directory: str, path: str) -> None:
         self.directory = directory
-        """It holds criu's images and the changed files, and is the container's alone."""
+        """Directory of criu's images and the changed files; used by this container only."""
         self.path = path
-        """The search path for criu and the programs that criu runs."""
+        """Search path for criu and for programs that criu runs."""
 
 
 class Order(SimpleNamespace):
@@ -92,7 +92,7 @@ class Order(SimpleNamespace):
         self.process: Json = process or {}
         """NRI plugins' changes of exec processes."""
         self.restore = restore
-        """None for a container that begins with its command."""
+        """None for a container that starts its command."""
 
 
 def encode(order: Order) -> bytes:

@@ -1,6 +1,6 @@
-"""`create` of a container that goes on from a checkpoint: `runc restore`, from the files that the server has put down.
+"""`create` of a container that continues from a checkpoint: runs `runc restore` on the files that the server prepared.
 
-The processes run when `create` ends. The shell script in front leaves out `start`, which runc would refuse.
+The processes run when `create` ends. The calling shell script skips `start`, which runc would refuse.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 IMAGES = "checkpoint"
 DIFF = "rootfs-diff.tar"
 SPEC = "spec.dump"
-"""In the directory of a restore."""
+"""Name of the checkpoint's OCI configuration in the directory of a restore, like IMAGES and DIFF."""
 
 _OPTIONS = ("--file-locks", "--ext-unix-sk")
 _LOG_BYTES = 64 << 10
 _ERRORS_SHOWN = 3
 _CONFIGURATION = "org.criu.config"
-"""The annotation by which runc gives criu a file of options."""
+"""The annotation that names a file of criu options for runc."""
 
 
 def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str, runtime: str) -> None:
     """Restore the container of a bundle. `words` is the command line of `runc create`, with the verb at `verb_at`.
 
-    Raise OrderError with criu's words where it cannot. OSError.
+    Raise OrderError with criu's errors if criu fails, or OSError.
     """
     if not os.path.isdir(f"{ordered.directory}/{IMAGES}"):
-        raise OrderError("its checkpoint has been used: a container goes on from a checkpoint once")
+        raise OrderError("its checkpoint has been used: a container continues from a checkpoint only once")
     path = f"{bundle}/config.json"
     config = read_json(path)
     rights.check(read_json(f"{ordered.directory}/{SPEC}"), config)
@@ -54,12 +54,12 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
     logs = f"{ordered.directory}/logs"
     os.makedirs(logs, mode=0o700, exist_ok=True)
     options = [*_OPTIONS, "--image-path", f"{ordered.directory}/{IMAGES}", "--work-path", logs]
-    # A configuration of the node's administrator for criu (/etc/criu/runc.conf) is not read then.
+    # With the annotation, runc ignores the administrator's options for criu (/etc/criu/runc.conf).
     configuration = f"{ordered.directory}/criu.conf"
     Path(configuration).write_text("tcp-close\n")
     config["annotations"] = {**(config.get("annotations") or {}), _CONFIGURATION: configuration}
     replace_json(path, config)
-    # The processes inherit it: criu does not restore 0.
+    # criu does not restore an oom_score_adj of 0, so the processes inherit the value.
     Path("/proc/self/oom_score_adj").write_text(str(config["process"].get("oomScoreAdj", 0)))
     found = shutil.which(runtime)
     if found is None:
@@ -73,7 +73,7 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
 
 
 def _make_read_only(root: str) -> None:
-    """Make the root read-only for criu, which leaves it as it finds it, in a mount namespace of this process."""
+    """Make the root read-only in a mount namespace of this process, because criu keeps the mount as it is."""
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount(root, root, flags=kernel.MS_BIND | kernel.MS_REC)

@@ -1,6 +1,6 @@
-"""Checks that the processes of a checkpoint have no more rights than a new container has on this node.
+"""Checks that the processes of a checkpoint have no more rights than a new container on this node.
 
-criu gives processes the rights that they had. The node of the checkpoint may have confined them less: without AppArmor,
+criu restores the original rights of processes. The checkpoint's node may have confined them less: without AppArmor,
 without Docker's seccomp profile, or with higher limits.
 """
 
@@ -17,7 +17,7 @@ _PATHS = ("maskedPaths", "readonlyPaths")
 
 
 def check(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Compare the OCI configuration of a checkpoint with the configuration of its new container. Raise OrderError."""
+    """Compare a checkpoint's OCI configuration with its new container's. Raise OrderError for additional rights."""
     for excess in (*_of_process(before["process"], now["process"]), *_of_linux(before["linux"], now["linux"])):
         raise OrderError(f"the processes of its checkpoint have more rights than a new container: {excess}")
 

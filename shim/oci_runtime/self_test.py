@@ -1,6 +1,6 @@
 """Tests with a real mount whether this kernel and this file system support containers in user namespaces.
 
-Mounts are made in a mount namespace that ends with this process, and files below a directory that is removed again.
+Mounts are made in a mount namespace that ends with this process. Files are made in a directory that is removed again.
 """
 
 import os

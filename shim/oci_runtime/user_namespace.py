@@ -1,4 +1,4 @@
-"""The two user namespaces of a container: a namespace that maps the ids of mounts, and the pod's.
+"""The two user namespaces of a container: the pod's, and a temporary namespace that maps the ids of mounts.
 
 It imports little, because the program starts anew for each container.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SPARE_ID = 4294901760
 """The id on disk of the host's root in the layers of a container.
 
-Without such an id Docker could not create files in the container's root (`docker cp`). No file of an image has this id,
-and in the container such files belong to nobody.
+Docker needs a mapped id to create files in the container's root (`docker cp`). No image has files of this id, and in
+the container they belong to nobody.
 """
 
 _START_TIME = 19
@@ -28,7 +28,7 @@ _START_TIME = 19
 def mapping_of(wanted: UserNamespace, *, spare: bool = True) -> int:
     """Return a descriptor of a new user namespace that maps ids like the pod's, for mounts; `spare` adds SPARE_ID.
 
-    The kernel takes a mount's mapping only from a namespace. Creating it needs a process, which ends here.
+    The kernel takes a mount's mapping only from a user namespace. A temporary process creates it.
     """
     ready, entered = os.pipe()
     hold, release = os.pipe()
@@ -68,9 +68,9 @@ class Pod:
 def pod_of(wanted: UserNamespace, *, state_root: str) -> Pod:
     """Return the namespaces of a pod's pause container. Raise OrderError if it does not run.
 
-    `state_root` is runc's directory of containers. The start time distinguishes the process from another with the same
-    pid, and the mapping verifies the namespace. Everything is read through one descriptor, which stays bound to the
-    process: a later process with the same pid is never read.
+    `state_root` is runc's directory of containers. The start time detects a pid that was reused since runc wrote its
+    state, and the mapping verifies the namespace. All files are read through one descriptor of the process's directory,
+    so a later process with the same pid is never read.
     """
     path = f"{state_root}/{wanted.pause}/state.json"
     try:

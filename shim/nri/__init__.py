@@ -1,1 +1,1 @@
-"""NRI, the Node Resource Interface: connections with plugins, their events, and their changes of containers."""
+"""NRI, the Node Resource Interface: connections to plugins, events for plugins, and their changes to containers."""

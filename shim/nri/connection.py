@@ -1,4 +1,4 @@
-"""A connection with a plugin: calls in both directions over a socket."""
+"""A connection to a plugin: calls in both directions over one socket."""
 
 import queue
 import select
@@ -18,9 +18,9 @@ from shim.nri.mux import ProtocolError
 from shim.nri.wire import IncomingCall, Reply, Wire
 
 MAX_WAITING = 16
-"""Queued calls of a plugin, behind the call in progress."""
+"""Maximum calls of a plugin that wait for the call in progress. Further calls are refused."""
 MAX_TEXT = 1024
-"""Characters that are kept of a plugin's error text."""
+"""Maximum characters kept of a plugin's error text."""
 
 _READ = 1 << 16
 
@@ -28,15 +28,18 @@ log = structlog.get_logger(__name__)
 
 A = TypeVar("A", bound=Message)
 Serve = Callable[[str, bytes], bytes]
-"""Serves a call of the plugin: from method and payload to a payload. ShimError and UnknownMethod are sent back."""
+"""Serves a call of the plugin: takes method and payload, returns a payload.
+
+ShimError, ProtocolError and UnknownMethod are sent back as errors.
+"""
 
 
 class Disconnected(ShimError):
-    """The plugin has closed its connection, or the server has, after a protocol error or a late answer."""
+    """The connection is closed: by the plugin, or by the server after a protocol error or a late answer."""
 
 
 class NoAnswer(ShimError):
-    """The plugin does not answer in time, or reads no more bytes. The caller must close the connection."""
+    """The plugin does not answer in time, or does not read in time. The caller must close the connection."""
 
 
 class PluginFailed(ShimError):
@@ -96,8 +99,8 @@ class Connection:
     def call(self, method: str, request: Message, answer: type[A], *, seconds: float) -> A:
         """Call the plugin and return its answer.
 
-        Raise PluginFailed, NoAnswer after `seconds`, or Disconnected; the caller must close the connection after the
-        last two. Raise Cancelled or DeadlineExceeded if the current scope ends; a later answer is dropped.
+        Raise PluginFailed, NoAnswer after `seconds`, or Disconnected. After the last two the caller must close the
+        connection. Raise Cancelled or DeadlineExceeded if the current scope ends; a later answer is dropped.
         """
         end = time.monotonic() + seconds
         with self._changed:
@@ -130,7 +133,7 @@ class Connection:
         )
 
     def wake(self) -> None:
-        """Make waiters evaluate their predicates again."""
+        """Make calls of `wait` evaluate their predicates again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -164,7 +167,7 @@ class Connection:
                 raise Disconnected(f"{method}: {why}")
 
     def _send(self, content: bytes, *, end: float) -> None:
-        """Send all of `content`. Raise Disconnected, or NoAnswer if the plugin has not read it by the time `end`."""
+        """Send all of `content`. Raise Disconnected, or NoAnswer if the plugin has not read it by `end` (monotonic)."""
         left = memoryview(content)
         with self._sending:
             while left and not self._ended:
@@ -240,7 +243,7 @@ class Connection:
 
 
 def _wait(opened: socket.socket, events: int, *, end: float | None) -> None:
-    """Wait until a socket is ready. Raise NoAnswer after the time `end`."""
+    """Wait until a socket is ready. Raise NoAnswer at the monotonic time `end`."""
     poll = select.poll()
     poll.register(opened, events)
     left = None if end is None else (end - time.monotonic()) * 1000

@@ -1,7 +1,7 @@
 """The fields that plugins may change, their paths in messages, and how they are merged.
 
-The paths are the same in `ContainerAdjustment` and `Container`. Only the environment differs: `Container` has it as
-lines `KEY=value`.
+The paths are the same in `ContainerAdjustment` and `Container`. Only the environment differs: in `Container` it is a
+list of `KEY=value`.
 """
 
 from dataclasses import dataclass

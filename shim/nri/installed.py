@@ -1,4 +1,4 @@
-"""Plugins that are installed on the node: the server starts each program with a connection, and ends it at shutdown."""
+"""Installed plugins: the server starts each program with a connected socket, and ends it at shutdown."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ from shim.nri.plugin import Identity, identity_of_file
 from shim.nri.plugins import Peer, Plugins
 
 MAX_INSTALLED = 32
-"""The most programs that are started."""
+"""Maximum programs started."""
 CONFIG_LIMIT = 1 << 20
-"""Most bytes of a plugin's configuration."""
+"""Maximum bytes of a plugin's configuration."""
 _END_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""The socket for plugins' connections. The server leaves it to another listener, such as the node's containerd."""
+"""Listens for plugins. The server does not take the socket from another listener, such as the node's containerd."""
 
 import errno
 import select
@@ -20,13 +20,13 @@ _PROBE_SECONDS = 1.0
 _RETRY_MILLISECONDS = 30_000
 """Interval between attempts to listen while another program has the socket."""
 _PAUSE_MILLISECONDS = 1000
-"""Time until the next accept after a failed accept: the plugin stays in the queue while no descriptor is free."""
+"""Back-off after a failed accept, because the socket stays readable while no descriptor is free."""
 
 log = structlog.get_logger(__name__)
 
 
 class Listener:
-    """Accepts plugins in a thread. It retries while another program has the socket. Thread-safe."""
+    """Accepts plugins in a thread. Retries while another program has the socket. Thread-safe."""
 
     def __init__(self, path: Path, plugins: Plugins) -> None:
         self._path = path
@@ -58,7 +58,7 @@ class Listener:
         return listening
 
     def _work(self, listening: socket.socket | None, stopping: socket.socket) -> None:
-        # Not `select`, which takes no descriptor above 1023, and a busy server has more.
+        # Not `select`, which fails for descriptors above 1023.
         ends, ready = select.poll(), select.poll()
         for poll in (ends, ready):
             poll.register(stopping, select.POLLIN)
@@ -117,7 +117,7 @@ def listening_pid(path: Path) -> int | None:
 def _bound(path: Path) -> socket.socket:
     """Return a socket that listens at `path`, with mode 0600.
 
-    Raise FailedPrecondition, which names the process that listens there already.
+    Raise FailedPrecondition, which names the process that already listens there.
     """
     what = f"listen for NRI plugins on {path}"
     try:

@@ -1,7 +1,7 @@
-"""The merged changes of all plugins to a container: answers are merged one by one, in the order of the plugins.
+"""Merges the answers of all plugins for a container, in the order of the plugins.
 
-A later plugin sees the changes of earlier plugins. Two plugins that set the same field are an error, unless the second
-plugin also removes it (`-name`).
+A later plugin sees the changes of earlier plugins. Two plugins must not set the same field, unless the second plugin
+also removes it (`-name`).
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -28,11 +28,11 @@ from shim.nri.fields import (
 from shim.nri.owners import Field, Owners
 
 MAX_ITEMS = 4096
-"""Most changes of a field with several values, by all plugins together."""
+"""Maximum changes of a field with several values, by all plugins together."""
 
 
 class Updates:
-    """Updates of limits in plugins' answers, merged by container."""
+    """Plugins' updates of limits, merged by container."""
 
     def __init__(self, owners: Owners | None = None) -> None:
         self.owners = owners or Owners()
@@ -41,7 +41,7 @@ class Updates:
     def add(self, updates: Iterable[nri.ContainerUpdate], *, plugin: str) -> None:
         """Merge the updates of a plugin.
 
-        Raise FailedPrecondition if another plugin has set the same field, unless the update may fail.
+        Raise FailedPrecondition if another plugin has set the same field. Drop the update instead if it may fail.
         """
         for update in updates:
             known = self.by_container.get(update.container_id)
@@ -64,7 +64,7 @@ class Updates:
 
 
 class Adjustments:
-    """The plugins' changes of a new container."""
+    """The plugins' changes to a new container."""
 
     def __init__(self, request: nri.CreateContainerRequest) -> None:
         """`request` goes to each plugin; `add` applies the answer to it, so that the next plugin sees the changes."""
@@ -73,7 +73,7 @@ class Adjustments:
         self.asked.CopyFrom(request.container)
         """The container before all changes."""
         self.adjust = nri.ContainerAdjustment()
-        """All changes. A removal is an item with a marked key."""
+        """All changes. An item whose key begins with REMOVAL stands for a removal."""
         self.owners = Owners()
         self.updates = Updates(self.owners)
 

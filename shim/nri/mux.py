@@ -1,7 +1,7 @@
 """The multiplexer of NRI: several connections over one socket. Sans-IO.
 
-A frame has a header of eight bytes, the number of a connection and a length, both big-endian, and then as many bytes of
-that connection. A frame may end anywhere in a message.
+A frame consists of a connection number and a length, both big-endian with four bytes, and then payload of this length.
+A frame may end anywhere in a message.
 """
 
 import struct
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from shim.nri import ttrpc
 
 PLUGIN = 1
-"""The connection for calls of the plugin."""
+"""The connection on which the runtime, this server, calls the plugin."""
 RUNTIME = 2
-"""The connection for calls of the runtime, which is this server."""
+"""The connection on which the plugin calls the runtime."""
 
 FRAME_LIMIT = ttrpc.HEADER.size + ttrpc.MESSAGE_LIMIT
-"""Most payload bytes of a frame; plugins in Go have the same limit."""
+"""Maximum payload bytes of a frame; plugins in Go have the same limit."""
 _HEADER = struct.Struct(">II")
 _BUFFER = 4096
-"""Bytes that a plugin in Go reads of a message before it knows the length. A longer first frame ends its connection."""
+"""Bytes that a plugin in Go reads before it knows a message's length. A longer first frame ends its connection."""
 
 
 class ProtocolError(Exception):
@@ -32,7 +32,7 @@ class Demultiplexer:
         self._header = bytearray()
         self._connection = 0
         self._left = 0
-        """Missing bytes of the frame."""
+        """Bytes of the current frame not received yet."""
 
     def receive(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Yield each piece of payload with the number of its connection. Raise ProtocolError if a frame is too long."""
@@ -58,8 +58,8 @@ class Demultiplexer:
 def frames(connection: int, message: bytes) -> bytes:
     """Return the frames of a whole message: two at most.
 
-    The first frame fits the first read of a plugin in Go, before it knows the message length. The second frame has all
-    the rest, because a plugin queues at most 256 frames.
+    The first frame fits into the first read of a plugin in Go. The second frame holds the rest, because a plugin queues
+    at most 256 frames.
     """
     parts = [part for part in (message[:_BUFFER], message[_BUFFER:]) if part]
     return b"".join(_HEADER.pack(connection, len(part)) + part for part in parts)

@@ -1,4 +1,4 @@
-"""The events that plugins have received, so that no event is sent twice. Guarded by `Plugins.turn`."""
+"""Records the events that plugins have received, so that no event is sent twice. Guarded by `Plugins.turn`."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ class Notified:
         self._removed: set[str] = set()
 
     def reset(self, *, running: Iterable[str]) -> None:
-        """Start again with the first plugin, which learns that these containers run."""
+        """Start over when the first plugin registers. Synchronize reports these containers as running."""
         self._running = set(running)
         self._removed.clear()
 
@@ -36,7 +36,7 @@ class Notified:
         return object_id in self._removed
 
     def forget(self, object_id: str) -> None:
-        """Forget a removal, because the object is gone, or exists after all."""
+        """Forget a removal, because the object is gone from Docker too, or exists after all."""
         self._removed.discard(object_id)
 
     def running(self) -> frozenset[str]:

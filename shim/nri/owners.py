@@ -60,10 +60,10 @@ class Owners:
 
     def __init__(self) -> None:
         self.message = nri.OwningPlugins()
-        """The owners as a message for validators."""
+        """The owners, in the form that validators receive."""
 
     def claim(self, container: str, field: Field, plugin: str, *, key: str = "") -> None:
-        """Make a plugin the owner of a field, or of its value `key`. Raise FailedPrecondition if there is an owner."""
+        """Make a plugin the owner of a field, or of its value `key`. Raise FailedPrecondition if it has an owner."""
         of_container = self.message.owners[container]
         what = f"{field.name} {key}".rstrip()
         if key:
@@ -78,7 +78,7 @@ class Owners:
         simple[field] = f"{present},{plugin}" if present else plugin
 
     def clear(self, container: str, field: Field, *, key: str = "") -> None:
-        """Remove the owner of a field, if there is one."""
+        """Remove the owner of a field, if any."""
         of_container = self.message.owners[container]
         if key:
             of_container.compound[field].owners.pop(key, None)

@@ -1,4 +1,4 @@
-"""A plugin: its identity, its events, and calls of it."""
+"""A plugin: its identity, the events, and their delivery."""
 
 import re
 import time
@@ -14,7 +14,7 @@ from shim.nri import wire
 from shim.nri.connection import Connection, PluginFailed
 
 MAX_NAME = 64
-"""Most characters of a plugin's name."""
+"""Maximum characters of a plugin's name."""
 
 ALL_EVENTS = (1 << nri.LAST - 1) - 1
 """The bits of all events; event n has bit n-1."""
@@ -59,7 +59,7 @@ class Event:
     method: str
     answer: type[Message]
     to_state_change: Callable[[Message], nri.StateChangeEvent] | None = None
-    """Converts the request for older plugins, which have only StateChange; None if StateChange cannot carry it."""
+    """Converts the request to StateChange, the only event call of older plugins; None if StateChange cannot hold it."""
 
     @property
     def mask(self) -> int:

@@ -1,8 +1,8 @@
 """All plugins: registration, configuration, delivery of events in order, and shutdown.
 
-One event is delivered at a time, to one plugin after the other. A plugin that does not answer in time, closes its
-connection or breaks the protocol is dropped, and the event continues without it. A plugin that answers with an error
-fails the operation behind the event.
+Events are delivered one at a time, to one plugin after the other. A plugin is dropped if it does not answer in time,
+closes its connection or breaks the protocol; the event then goes to the next plugin. If a plugin answers with an error,
+the operation behind the event fails.
 """
 
 import socket
@@ -31,9 +31,9 @@ from shim.nri.notified import Notified
 from shim.nri.plugin import ALL_EVENTS, CREATE_CONTAINER, Event, Identity, Plugin, identity
 
 MAX_PLUGINS = 64
-"""Most connections of plugins, registered or not."""
+"""Maximum connections of plugins, registered or not."""
 SYNC_BYTES = 3 << 20
-"""Most bytes of pods and containers in a message of Synchronize; ttrpc allows 4 MiB."""
+"""Maximum bytes of pods and containers in a message of Synchronize; ttrpc allows 4 MiB."""
 
 NRI_VERSION = "0.12.1"
 """The release of NRI that this server implements."""
@@ -97,7 +97,7 @@ class Plugins:
         """Sorted by index, the order of delivery."""
         self._connections: set[Connection] = set()
         self._joining: tuple[Plugin, ...] = ()
-        """Plugins that are being synchronized. Events wait for that, and are then delivered to them too."""
+        """Plugins being synchronized. Events wait for them, and are then delivered to them too."""
         self._arriving = 0
         """Installed plugins that have been started and have neither registered nor failed."""
         self._node: Node | None = None
@@ -127,7 +127,7 @@ class Plugins:
             self._arriving += 1
 
     def end_arrival(self) -> None:
-        """Make events wait no more for an installed plugin, because it has registered or failed."""
+        """Stop waiting for an installed plugin, because it has registered or failed."""
         with self._changed:
             self._arriving -= 1
             self._changed.notify_all()
@@ -194,9 +194,9 @@ class Plugins:
     # For the listener and installed plugins
 
     def admit(self, opened: socket.socket, peer: Peer) -> None:
-        """Register the plugin behind a connection, and own the connection from now on.
+        """Take over a connection and wait until its plugin is registered and synchronized.
 
-        Return once the plugin is registered. Raise ShimError with the reason if it is refused.
+        If the plugin is refused, close the connection and raise ShimError with the reason.
         """
         arrival = _Arrival(identity=peer.identity)
         connection = Connection(
@@ -260,7 +260,7 @@ class Plugins:
         return answer.events or ALL_EVENTS
 
     def _synchronize(self, plugin: Plugin) -> Sequence[nri.ContainerUpdate]:
-        """Send Synchronize and add the plugin in one turn, so that it misses no event and gets none twice."""
+        """Send Synchronize and add the plugin, with no event in between, so that it misses none and gets none twice."""
         while True:
             try:
                 with self._locks.hold("NRI event"):
@@ -278,7 +278,7 @@ class Plugins:
 
     def _send_all(self, plugin: Plugin) -> Sequence[nri.ContainerUpdate]:
         assert self._node is not None  # noqa: S101 - the server starts before it listens
-        # The limit of the registration applies, because the plugin learns of the whole node at once.
+        # The registration timeout applies to all messages together, which describe the whole node.
         end = time.monotonic() + self._timeouts.registration
         requests = list(_parts(*self._node.snapshot(first=not self._plugins)))
         for request in requests:

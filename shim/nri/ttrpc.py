@@ -1,7 +1,7 @@
 """ttrpc, containerd's remote procedure calls: messages with a header of ten bytes. Sans-IO.
 
-The header has the length of the message and the number of its stream, both big-endian, a type and flags. A caller's
-streams are odd. Each stream carries one call, because NRI does not use streams of several messages.
+The header consists of the message's length and stream number, both big-endian, a type and flags. The streams of a
+caller are odd. Each stream carries one call, because NRI does not stream messages.
 """
 
 import struct
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 HEADER = struct.Struct(">IIBB")
 REQUEST, RESPONSE = 1, 2
 MESSAGE_LIMIT = 4 << 20
-"""Most bytes of a message, as in containerd's own library."""
+"""Maximum bytes of a message, as in containerd's own library."""
 
 
 class TooLong(Exception):
@@ -48,7 +48,7 @@ class Messages:
                 yield Message(stream, kind, content)
 
     def _end(self) -> int:
-        """Return the length of header and message; of the header alone while that is incomplete."""
+        """Return the length of header and message; of the header alone until the header is complete."""
         if len(self._buffer) < HEADER.size:
             return HEADER.size
         length: int = HEADER.unpack_from(self._buffer)[0]

@@ -1,4 +1,4 @@
-"""The built-in validator, which NRI calls the default validator: it rejects changes that the administrator forbids."""
+"""NRI's default validator, which is built in: rejects changes that the administrator forbids."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from shim.domain.errors import FailedPrecondition
 from shim.nri.owners import Field, Owners
 
 REQUIRED_ANNOTATION = "required-plugins.noderesource.dev"
-"""An annotation with the plugins, as a YAML list, without which a pod's containers are not created."""
+"""An annotation with a YAML list of plugins. Unless all are registered, the pod's containers are not created."""
 
 _SECCOMP = {
     nri.SecurityProfile.RUNTIME_DEFAULT: "runtime default",

@@ -1,6 +1,6 @@
-"""The services of runtime and plugin over a shared socket: requests and responses. Sans-IO.
+"""Requests and responses of runtime and plugin over a shared socket. Sans-IO.
 
-A peer cannot make the memory grow: messages are bounded, and unrequested messages are not kept.
+A peer cannot exhaust the memory, because messages are bounded and unrequested messages are dropped.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class IncomingCall:
-    """A call of the runtime by the plugin."""
+    """A call from the plugin."""
 
     stream: int
     method: str
@@ -51,9 +51,9 @@ class Wire:
         self._messages = {PLUGIN: ttrpc.Messages(), RUNTIME: ttrpc.Messages()}
 
     def receive(self, data: bytes) -> Iterator[IncomingCall | Reply]:
-        """Yield the calls and replies that `data` completes. Raise ProtocolError; then do not call this again.
+        """Yield the calls and replies that `data` completes. Raise ProtocolError, after which the object is unusable.
 
-        Bytes of other connections are skipped, as by plugins in Go.
+        Data of unknown connections is skipped, as in Go's implementation.
         """
         for connection, piece in self._demultiplexer.receive(memoryview(data)):
             messages = self._messages.get(connection)

@@ -21,8 +21,8 @@ _SEALED = "sealed"
 def _execute_sealed() -> None:
     """Execute this program again, with Python's file on a read-only mount that has no path.
 
-    A container can open the executable of a process inside it by /proc/<pid>/exe. Without this it could write the
-    host's Python (CVE-2019-5736).
+    A container can open the executable of a process inside it through /proc/<pid>/exe. Without the read-only mount it
+    could overwrite the host's Python (CVE-2019-5736).
     """
     opened = os.open("/proc/self/exe", os.O_PATH | os.O_CLOEXEC)
     tree = clone_tree(opened)

@@ -1,7 +1,6 @@
-"""The server's side of the exec program: starts the program, sends it plans, and reports the course of each command.
+"""The server's side of the exec program: starts the program, sends plans, and receives start and end of each command.
 
-If the program dies or does not answer, it is replaced. Its commands die with it, so that no command continues without
-its client.
+A program that dies or does not answer is replaced. Its commands die with it, so that no command runs without a client.
 """
 
 import itertools
@@ -28,7 +27,7 @@ from shim.own_exec import wire
 from shim.own_exec.plan import Plan, packed
 
 MAX_COMMANDS = 2048
-"""Most commands at a time. Each is a process. Admission allows fewer."""
+"""Maximum concurrent commands, each a process. Admission allows fewer."""
 SERVICE_SOCKET = Path("/run/pydockershim-exec.sock")
 """The socket where systemd listens for the program (pydockershim-exec.socket)."""
 _HELLO_SECONDS = 10.0
@@ -36,7 +35,7 @@ _HELLO_SECONDS = 10.0
 RETRY_SECONDS = 10.0
 """Back-off after a failed start of the program, because each attempt starts Python."""
 _STOP_SECONDS = 1.0
-"""Limit for the program's end after its socket was closed, and again after it was killed."""
+"""Limit for the program to end after its socket is closed, and again after it is killed."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +53,7 @@ class Running:
         """The pid on the host, once the command has begun."""
         self._terminal = -1
         self.ended = Waker()
-        """Becomes readable when the command has ended, or when the program has, so that its end stays unknown."""
+        """Becomes readable when the command has ended, or when the program has, which leaves the status unknown."""
         self.status: int | None = None
         """The status from os.waitpid, once the command has ended."""
         self._changed = changed
@@ -71,7 +70,7 @@ class Running:
         return terminal
 
     def close(self) -> None:
-        """Close the descriptors. No thread may wait any more."""
+        """Close the descriptors. No thread may still wait."""
         self.ended.close()
         for descriptor in (self.take_terminal(), self._process):
             if descriptor >= 0:
@@ -87,7 +86,7 @@ class Running:
             raise NotBegun(self._failure or "the exec program has ended")
 
     def wait_ended(self, *, what: str, seconds: float | None = None) -> int | None:
-        """Wait for the end and return the status; None if the command still runs after `seconds`.
+        """Wait for the end and return the wait status; None if the command still runs after `seconds`.
 
         Raise ShimError if the status is unknown, Cancelled or DeadlineExceeded; their texts name `what`.
         """
@@ -117,7 +116,7 @@ class Running:
             [self._process] = opened
 
     def note_failure(self, step: str, number: int) -> None:
-        """Record that the command does not begin."""
+        """Record that the command cannot start."""
         self._failure = f"{step or 'it was killed'}: {os.strerror(number)}" if number else step or "it was killed"
 
     def note_end(self, status: int) -> None:
@@ -128,7 +127,7 @@ class Running:
     def note_loss(self) -> None:
         """Record that the program has ended, and kill the command.
 
-        The kernel kills the command together with the program, unless the command has gained privileges.
+        The kernel kills it together with the program, but not if the command has gained privileges.
         """
         self._lost = True
         if self._process >= 0:
@@ -162,7 +161,7 @@ class _Service:
 
 
 class ExecProgram:
-    """The exec program. It starts with the first command, and again after its death. Thread-safe."""
+    """The exec program. It is started at the first command, and again after its death. Thread-safe."""
 
     def __init__(self, *, service: Path = SERVICE_SOCKET) -> None:
         """Use the program behind the socket `service` if the socket exists, or else start a child process."""
@@ -171,7 +170,7 @@ class ExecProgram:
         self._numbers = itertools.count(1)
         self._running: dict[int, Running] = {}
         self._killed: set[int] = set()
-        """Killed commands that have not ended yet, with or without a waiting caller."""
+        """Killed commands that have not ended yet, even if no caller waits."""
         self._process: ChildProcess | _Service | None = None
         self._status: bytes | None = None
         self._reader: threading.Thread | None = None
@@ -252,7 +251,7 @@ class ExecProgram:
                 self._send(number, wire.KILL)
 
     def _send(self, number: int, verb: str) -> None:
-        """Send a packet, unless the socket is full. A lost KILL is sent again with the next ping."""
+        """Send a packet, unless the socket is full. KILL is repeated with each ping."""
         if self._process is not None:
             with suppress(OSError):  # the program may have ended, and its commands with it
                 wire.send(self._process.socket, (number, verb), flags=socket.MSG_DONTWAIT)
@@ -315,11 +314,11 @@ class ExecProgram:
 
     @property
     def _is_used(self) -> bool:
-        """Whether the program must answer: it has commands, or has not begun, so that callers wait for it."""
+        """Whether the program must answer, because it has commands or callers wait for its start."""
         return bool(self._running or self._killed) or self._status is None
 
     def _milliseconds(self) -> float | None:
-        """Return how long to wait for a packet. A program without commands gets no pings, so the wait has no limit."""
+        """Return how long to wait for a packet; None, no limit, for an idle program, which gets no pings."""
         with self._changed:
             return max(0.0, self._heartbeat.seconds_left()) * 1000 if self._is_used else None
 

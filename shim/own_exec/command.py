@@ -19,15 +19,18 @@ from shim.own_exec.client import Running
 STDOUT, STDERR = 1, 2
 
 DRAIN_SECONDS = 2.0
-"""Output is read for this time after the end of the command, whose background processes may keep the pipes open. Docker
-has the same limit."""
+"""How long output is read after the end of a command, whose background processes may keep the pipes open. Docker has
+the same limit."""
 
 _READ_BYTES = 64 << 10
 """The capacity of a pipe."""
 
 
 class Streams:
-    """The server's ends of a command's pipes or terminal. A thread may read, another may write; any may `close`."""
+    """The server's ends of a command's pipes or terminal.
+
+    One thread may read while another writes. Any thread may call `close`.
+    """
 
     def __init__(self, *, stdin: bool, tty: bool) -> None:
         """Create the pipes. Raise OSError if no descriptor is free."""
@@ -61,7 +64,7 @@ class Streams:
                 continue
             self._ours[number], theirs = os.pipe2(os.O_CLOEXEC)
             self._theirs.append(theirs)
-            # A process with the other end may also open it for reading, and take the data that a poll has announced.
+            # A process at the other end may open the pipe for reading too, and take the data that a poll has reported.
             os.set_blocking(self._ours[number], False)
 
     @property
@@ -131,7 +134,7 @@ class Streams:
         self._closed.wake()
 
     def release(self) -> None:
-        """Close all descriptors. No thread may use them any more."""
+        """Close all descriptors. No thread may still use them."""
         self._close_theirs()
         if self._stdin >= 0:  # with a terminal, this is its descriptor
             os.close(self._stdin)
@@ -151,7 +154,7 @@ class Streams:
             os.close(descriptor)
 
     def _read(self, number: int) -> bytes | None:
-        """Return available output; no bytes at the end, None if there is no output now."""
+        """Return available output; b"" at the end, None if no output is available now."""
         try:
             return os.read(self._ours[number], _READ_BYTES)
         except BlockingIOError:
@@ -162,7 +165,7 @@ class Streams:
             raise
 
     def _wait_readable(self) -> list[int]:
-        """Wait for output; return the streams with output or at their end. Return none if closed or drained."""
+        """Wait for output; return the streams with output or at their end. Return [] once closed or drained."""
         assert self._running is not None  # noqa: S101 - `begin` comes first
         ended = self._running.ended
         numbers = {descriptor: number for number, descriptor in self._ours.items()}
@@ -191,7 +194,7 @@ class Streams:
 
     @contextmanager
     def _interruptible(self, poll: "select.poll") -> Iterator[deadline.Scope]:
-        """Make `close` and the end of the current scope end a wait of `poll` in the block."""
+        """In the block, `close` and the end of the current scope end each wait of `poll`."""
         scope = deadline.current()
         with Waker() as waker, scope.on_cancel(waker.wake):
             for source in (self._closed, waker):

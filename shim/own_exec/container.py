@@ -1,7 +1,7 @@
-"""The attributes of a container's processes, from the files of runc and from the process that starts containers.
+"""Reads the attributes of a container's processes from runc's files and from containerd-shim.
 
-containerd keeps the container's `config.json` in the bundle, and runc keeps `state.json`. Both files are root's.
-`docker exec` uses the same files, so later changes by the container's processes do not count.
+containerd keeps the container's `config.json` in the bundle, and runc keeps `state.json`. Only root may write both.
+`docker exec` uses the same files, so it too ignores later changes by the container's processes.
 """
 
 import os
@@ -108,7 +108,7 @@ _WITHOUT_LABELS = frozenset(
         "tomoyo",
     }
 )
-"""Security modules without a label that runc would set. Debian's kernels have TOMOYO, which decides by path."""
+"""Security modules that use no process label, so runc sets none. TOMOYO, in Debian's kernels, decides by path."""
 _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
@@ -211,8 +211,8 @@ def has_apparmor() -> bool:
 def namespaces_of(pid: int, *, has_user_namespace: bool) -> list[tuple[str, int]]:
     """Return path and kind of the namespaces of process `pid` that an exec enters, in order.
 
-    `has_user_namespace` says whether the container was created with a user namespace. Raise Unsuited if the process is
-    now in another one: it may have created a user namespace itself, and Docker's exec does not enter that.
+    `has_user_namespace` says whether the container was created with a user namespace. Raise Unsuited if the process has
+    created its own user namespace since, which Docker's exec would not enter.
     """
     entered = []
     for name, kind in _NAMESPACES.items():
@@ -265,7 +265,7 @@ def read_container(container_id: str, *, exec_root: Path, pid: int) -> Container
 
 
 def check_same_rights(container: Container, *, program: bytes) -> None:
-    """Raise Unsuited if the exec program has fewer rights than containerd-shim, which starts the container's processes.
+    """Raise Unsuited if the exec program has fewer rights than containerd-shim, from which Docker's execs inherit.
 
     `program` is the content of the program's /proc/<pid>/status.
     """
@@ -310,7 +310,7 @@ def _limits(process: _Process, *, shim: int) -> dict[int, tuple[int, int]]:
 
 
 def _signed(value: int) -> int:
-    """Return a limit as Python has it: -1 for unlimited."""
+    """Return a limit in Python's form: -1 for unlimited."""
     return resource.RLIM_INFINITY if value == (1 << 64) - 1 else value
 
 

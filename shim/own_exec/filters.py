@@ -1,4 +1,4 @@
-"""The seccomp filters that runc compiles from profiles. They are cached, because most containers share a profile."""
+"""Seccomp filters that runc compiles from profiles. They are cached, because most containers share a profile."""
 
 import hashlib
 import tempfile
@@ -14,10 +14,10 @@ from shim.domain.errors import ShimError
 from shim.own_exec.container import Container, Unsuited
 
 CAPACITY = 1 << 20
-"""Most bytes of cached filters; a filter has about 10 KiB."""
+"""Maximum bytes of cached filters; a filter has about 10 KiB."""
 _PROBLEMS = 100
 PROBLEM_SECONDS = 60.0
-"""Back-off after a filter could not be read, because each attempt makes runc create a container."""
+"""Back-off after a filter could not be read. Each attempt makes runc create a container."""
 _FLAG_BYTES = 4
 _WHAT = "read a seccomp filter of runc"
 _NOTIFY = b"SCMP_ACT_NOTIFY"

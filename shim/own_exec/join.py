@@ -1,12 +1,12 @@
-"""The steps by which a command enters its container. They run in a process that is forked for the command.
+"""The steps by which a command enters its container, in a process that is forked for the command.
 
-Two processes do the work. The first process enters the container's namespaces and takes the identity of the command. It
-stays outside the container's PID namespace, so that no process of the container can see it. Then it forks the second
-process, which starts inside with no more rights than the command. So no process inside can trace a process that is
-still the host's root, not even with CAP_SYS_PTRACE.
+The first process enters the container's namespaces and takes the identity of the command. It stays outside the
+container's PID namespace, so the container's processes cannot see it. Then it forks the second process, which starts
+inside with no more rights than the command. So no process inside, even with CAP_SYS_PTRACE, can trace a process that is
+still the host's root.
 
-Once a namespace has been entered, the process must not import or load anything: it would come from the container's
-image. The second process must not have any descriptor of the host, except for the command's streams (CVE-2016-9962,
+Inside a namespace a process must not import or load anything, because the file would come from the container's image.
+The second process must not have any descriptor of the host except the command's streams (CVE-2016-9962,
 CVE-2024-21626).
 
 If a step fails, no part of the command has run. The report names the step.
@@ -50,7 +50,7 @@ _UNCONFINED = b"unconfined"
 
 _PASSWD = b"/etc/passwd"
 _PASSWD_BYTES = 1 << 20
-"""Most bytes that are read of the container's file."""
+"""Maximum bytes read of the container's file."""
 _PASSWD_FIELDS = 7
 
 
@@ -112,7 +112,7 @@ class Join:
         os.umask(plan.umask)
 
     def _request_apparmor_profile(self) -> None:
-        """Make AppArmor confine the next executed program. This must use the host's /proc (CVE-2019-16884)."""
+        """Make AppArmor confine the next executed program. Use the host's /proc (CVE-2019-16884)."""
         profile = self._plan.apparmor
         if not profile:
             return
@@ -123,7 +123,7 @@ class Join:
             raise OSError(errno.EPERM, "")
 
     def _give_pipes_to_user(self) -> None:
-        """Permit the command to reopen its streams, for example by `/dev/stdout`."""
+        """Let the command reopen its streams, for example as `/dev/stdout`."""
         for stream in self._streams:
             if stat.S_ISFIFO(os.fstat(stream).st_mode):
                 os.fchown(stream, *self._plan.pipe_owner)
@@ -155,7 +155,7 @@ class Join:
         report.terminal(self._reports, main)
 
     def _open_null(self) -> None:
-        """Without input, use the container's /dev/null: root inside could change the mode of the host's."""
+        """Without input, use the container's /dev/null: root inside could change the mode of the host's /dev/null."""
         if not self._plan.namespaces or not _is_device(os.fstat(self._streams[0]), _NULL):
             return
         null = os.open(b"/dev/null", os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -193,7 +193,7 @@ class Join:
         self._environment[b"HOME"] = _home(self._plan.uid)
 
     def _filter_as_root(self) -> None:
-        """Install the filter while the process is privileged. With no_new_privileges, `_execute` installs it later."""
+        """Install the filter while still privileged. With no_new_privileges, `_execute` installs it later."""
         if not self._plan.no_new_privileges:
             self._filter()
 
@@ -219,11 +219,11 @@ class Join:
         )
         if plan.no_new_privileges:
             kernel.forbid_new_privileges()
-        kernel.hide_memory()  # with the sysctl fs.suid_dumpable=1, the change of identity has undone this
+        kernel.hide_memory()  # again: with fs.suid_dumpable=1 the change of identity reverts it
 
     def _fork(self) -> None:
         if pid := kernel.fork_sibling():
-            # The first process reports this at once: the second is inside, and may be stopped before it can report.
+            # The first process reports the pid, because a process inside might stop the second before it can report.
             report.born(self._reports, pid)
             os._exit(0)
         os.setsid()
@@ -257,7 +257,7 @@ class Join:
 
 
 def _apparmor_attribute() -> bytes:
-    """Return AppArmor's attribute of this process. With two security modules, attr/exec may be the other module's."""
+    """Return the path of AppArmor's attribute of this process. attr/exec may belong to another security module."""
     own = b"/proc/self/attr/apparmor/exec"
     return own if os.path.exists(own) else b"/proc/self/attr/exec"
 

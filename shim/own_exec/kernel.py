@@ -1,6 +1,6 @@
-"""System calls of a process that joins a container, which Python 3.11 does not offer. All functions raise OSError.
+"""System calls for joining a container that Python 3.11 does not offer. All functions raise OSError.
 
-No function loads a module or library when it is called: inside a container it would come from the container's image.
+No function loads a module or library when called, because inside a container it would come from the image.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KNOWN_MACHINE = MACHINE in _NUMBERS
 _NUMBER = _NUMBERS.get(MACHINE, {})
 
 _locked = ctypes.PyDLL(None, use_errno=True)
-"""The C library, called without releasing Python's GIL, which a child of a raw clone(2) does not know to acquire."""
+"""The C library, called without releasing Python's GIL: a child of a raw clone(2) could not acquire it again."""
 _locked.syscall.restype = ctypes.c_long
 _locked.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 
@@ -87,7 +87,7 @@ def keep_capabilities(keep: bool) -> None:
 
 
 def drop_from_bounding_set(capability: int) -> None:
-    """Give up a capability for good, for this process and its children."""
+    """Drop a capability permanently, for this process and its children."""
     _prctl(_PR_CAPBSET_DROP, capability)
 
 
@@ -103,7 +103,7 @@ def set_process_capabilities(*, effective: int, permitted: int, inheritable: int
 
 
 def forbid_new_privileges() -> None:
-    """Forbid programs that this process executes to gain privileges."""
+    """Prevent programs that this process executes from gaining privileges."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -135,11 +135,11 @@ def set_io_priority(priority: int) -> None:
 
 
 def watch_children() -> int:
-    """Return a descriptor from which a `struct signalfd_siginfo` can be read when a child of this process has ended.
+    """Return a signalfd(2) that becomes readable when a child of this process has ended.
 
-    From now on SIGCHLD is blocked, also in forked processes, and no signal is ignored: Python ignores some, and so may
-    the process that started the server. Signals that the server has blocked stay blocked, so that a signal to all of
-    its processes does not end the program before the server.
+    Block SIGCHLD, also for forked processes. Reset ignored signals, because Python ignores some, and so may the process
+    that started the server. Signals that the server has blocked stay blocked, so that a signal to all processes of the
+    server does not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
     check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")

@@ -1,4 +1,4 @@
-"""Exec without Docker: runs a command by the exec program, or reports that Docker must run it."""
+"""Exec without Docker: runs a command in the exec program, or reports that Docker must run it."""
 
 import os
 import sys
@@ -24,17 +24,17 @@ from shim.own_exec.filters import Filter, Filters
 from shim.own_exec.plan import Plan
 
 KNOWN_CONTAINERS = 2000
-"""Most containers whose attributes are cached."""
+"""Maximum containers whose attributes are cached."""
 
 KILL_SECONDS = 1.0
-"""Limit for the end of a killed command, which comes at once unless the command hangs in the kernel."""
+"""Limit for a killed command to end, which takes no time unless the command hangs in the kernel."""
 FILTER_SECONDS = 30.0
 """Limit for compiling a filter with runc, which takes about 0.1 s."""
 START_SECONDS = 30.0
 """Limit for the start of a command, whose program may be on a slow volume."""
 
 _PRINTED_BYTES = 1 << 20
-"""Most bytes of a printed filter; the kernel accepts 32 KiB."""
+"""Maximum bytes of a printed filter; the kernel accepts 32 KiB."""
 _READ_FILTER = Path(shim.own_exec.__file__).with_name("read_filter.py")
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class _Refusals:
 
 
 class Command:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, running: Running, streams: Streams, *, what: str) -> None:
         self.streams = streams
@@ -77,9 +77,9 @@ class Command:
         return _exit_code(status)
 
     def end(self) -> int | None:
-        """Kill the command with its process group. Wait for its end at most KILL_SECONDS, even if the scope has ended.
+        """Kill the command and its process group, and wait for its end, also after the end of the current scope.
 
-        Return its exit code if it had ended before, or else None.
+        Wait at most KILL_SECONDS. Return the exit code if the command had already ended, else None.
         """
         if self._running.status is not None:
             return _exit_code(self._running.status)
@@ -101,10 +101,10 @@ class _Known:
 
 
 class OwnExec:
-    """Runs commands in containers by the exec program. Thread-safe."""
+    """Runs commands in containers with the exec program. Thread-safe."""
 
     def __init__(self, *, is_wanted: bool) -> None:
-        """Run nothing unless `is_wanted`."""
+        """Leave all commands to Docker unless `is_wanted`."""
         self._is_wanted = is_wanted
         self._program = ExecProgram()
         self._containers: LruCache[str, _Known] = LruCache(capacity=KNOWN_CONTAINERS)
@@ -122,8 +122,8 @@ class OwnExec:
     def begun(self, container_id: str, request: Request, *, exec_root: str, pid: int) -> Iterator[Command | None]:
         """Run a command inside the block, in a running container whose first process is `pid`.
 
-        Yield None if Docker must run the command, of which no part has run then. Kill the command at the end of the
-        block if it still runs. Raise Cancelled, DeadlineExceeded, or ResourceExhausted if no descriptor is free.
+        Yield None if Docker must run the command; no part of it has run then. If the command still runs at the end of
+        the block, kill it. Raise Cancelled, DeadlineExceeded, or ResourceExhausted if no descriptor is free.
         """
         began = time.monotonic()
         try:
@@ -155,7 +155,7 @@ class OwnExec:
             streams.release()
 
     def state(self) -> dict[str, object]:
-        """Return how many commands have run, and for each reason how many were left to Docker, with the latest text."""
+        """Return how many commands have run, and how many were left to Docker by reason, with the latest text."""
         with self._lock:
             refused = {reason: {"count": each.count, "latest": each.text} for reason, each in self._refused.items()}
             return {"run": self._run, "leftToDocker": refused}
@@ -225,10 +225,10 @@ class OwnExec:
 
     @contextmanager
     def host_program(self, command: Sequence[str], *, what: str) -> Iterator[Command]:
-        """Run a program of the server on the host inside the block, with the rights of the exec program.
+        """Run a program on the host inside the block, with the rights of the exec program.
 
-        The exec program runs it, because the server itself may be confined. Kill it at the end of the block if it still
-        runs. Raise Unavailable without an exec program, ShimError if the program does not begin, and OSError if no
+        The exec program starts it, because the server itself may be confined. If it still runs at the end of the block,
+        kill it. Raise Unavailable without an exec program, ShimError if the program cannot start, OSError if no
         descriptor is free.
         """
         plan = on_host(command, capabilities=int(value_of(self._program.status(), b"CapPrm"), 16))

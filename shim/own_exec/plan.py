@@ -1,4 +1,4 @@
-"""The plan of a command, which the server sends to the exec program together with descriptors."""
+"""The plan of a command. The server sends it to the exec program together with descriptors."""
 
 import marshal
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     limits: dict[int, tuple[int, int]]
     """Soft and hard limit by number; see getrlimit(2)."""
     oom_score_adjustment: int | None
-    """None to keep the present value."""
+    """None to keep the current value."""
     umask: int
     niceness: int
     processors: list[int]
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     apparmor: bytes
     """Name of the AppArmor profile; empty for none."""
     keyring: bytes
-    """Name of the session keyring; empty to keep the present keyring."""
+    """Name of the session keyring; empty to keep the current keyring."""
     pipe_owner: tuple[int, int]
     """uid and gid; -1 for no change."""
     terminal: tuple[int, int] | None

@@ -1,6 +1,6 @@
 """The event loop of the exec program: takes commands from the server, forks for each, and reports starts and ends.
 
-The process has a single thread. Only this thread reaps children, so a pid never means another process here.
+The process has a single thread, which alone reaps children. So a known pid cannot be reused for another process.
 
 Each fork copies the memory of this process page by page, so it imports as little as possible.
 """
@@ -34,7 +34,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class _Command:
-    """A command: the joining process, which is the first process of `join`, and the process of the command itself."""
+    """A command: the joining process (the first process of `join`) and the process of the command itself."""
 
     def __init__(self, number: int, joining: int, reports: _socket.socket) -> None:
         self.number = number
@@ -55,11 +55,11 @@ class _Command:
         self.terminal = -1
         self.failure = ("", 0)
         self.is_reported = False
-        """The server has been told whether the command has begun."""
+        """Whether the server knows if the command has begun."""
 
     @property
     def is_known(self) -> bool:
-        """Whether no unknown child can be the command's process any more."""
+        """Whether no unknown child can be the command's process."""
         return bool(self.pid) or self.is_reported
 
     def kill(self) -> None:
@@ -167,8 +167,8 @@ class Program:
             elif kind == report.TERMINAL:
                 os.close(number)
         if kind == report.END and not command.pid and self._is_unknown_child(command.ready):
-            self._note_process(command, command.ready)  # the joining process was killed before it could report it
-        # A tracer of the second process may have taken its end of the socket and keep it open.
+            self._note_process(command, command.ready)  # the joining process was killed before it could report the pid
+        # A process that traces the second process may keep its end of the socket open, so END may never come.
         is_over = kind == report.END or (kind == report.NOTHING and command.pid and not self._is_alive(command))
         if is_over and not command.is_reported:
             self._report_start(command)
@@ -194,7 +194,7 @@ class Program:
         self._reap()
 
     def _report_start(self, command: _Command) -> None:
-        """Tell the server whether a command has begun. No earlier process can send a report any more."""
+        """Report to the server whether a command has begun. No process can send further reports about its start."""
         command.is_reported = True
         self._unwatch(command.reports.fileno())
         command.reports.close()
@@ -223,9 +223,9 @@ class Program:
     def _reap(self) -> None:
         """Reap every process that has ended.
 
-        A command can give this process further children, by clone(2) with CLONE_PARENT. They belong to no command.
-        While the process of a command is unknown, only known processes are reaped, so that the unknown process keeps
-        its pid and its status.
+        A command can add children to this process by clone(2) with CLONE_PARENT. They belong to no command. While the
+        pid of a command's process is unknown, only known processes are reaped, so that the unknown process keeps its
+        pid and its status.
         """
         if all(command.is_known for command in self._commands.values()):
             while self._reap_one(-1):
@@ -241,7 +241,7 @@ class Program:
         except ChildProcessError:
             return False
         if pid and os.WIFSTOPPED(status):
-            # The process has made this program its tracer (ptrace(2), PTRACE_TRACEME), and would stay stopped for ever.
+            # The process has made this program its tracer (PTRACE_TRACEME), and would stay stopped forever.
             os.kill(pid, kernel.SIGKILL)
         elif pid:
             self._note_end(pid, status)
@@ -275,7 +275,7 @@ class Program:
         self._poll.unregister(descriptor)
 
     def _tell(self, *packet: object, descriptors: Sequence[int] = ()) -> None:
-        """Send a packet to the server, which reads all the time."""
+        """Send a packet. It blocks only briefly, because a thread of the server reads continuously."""
         try:
             wire.send(self._server, packet, descriptors)
         except OSError:
@@ -300,7 +300,7 @@ class _Plan:
 def accept_server() -> int:
     """Accept the server's connection on the socket that systemd passes, and return its descriptor.
 
-    Connections of other users than root are closed, and connections whose server has given up meanwhile.
+    Connections of other users than root are closed, and so are connections that the server has closed meanwhile.
     """
     listener = _socket.socket(fileno=_PASSED_SOCKET)
     while True:

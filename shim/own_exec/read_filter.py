@@ -1,10 +1,10 @@
-"""A program that prints the seccomp filter which runc compiles from a profile: `python read_filter.py RUNC DIRECTORY`.
+"""The program `read_filter.py RUNC DIRECTORY`: prints the seccomp filter that runc compiles from a profile.
 
-The profile is JSON on standard input. Standard output gets the flags in four bytes, then the instructions. runc creates
-a container with the profile in the directory, but never starts it. At that point the filter is in force, and the kernel
+The profile is JSON on standard input. The output is the flags in four bytes, then the instructions. runc creates a
+container with the profile in the directory, but never starts it. After `create` the filter is in force, and the kernel
 returns it to a tracer (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
 
-The program never traces a process of a real container, because some programs do not tolerate the interruption.
+The program does not trace processes of real containers, because some programs do not tolerate the interruption.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ _FLAG_SPEC_ALLOW = 1 << 2
 _INSTRUCTION_BYTES = 8
 
 _FILTER_SECONDS = 5.0
-"""Limit for runc to install the filter after it has created the container, which it does at once."""
+"""Limit for runc to install the filter after `create`, which takes milliseconds."""
 _POLL_SECONDS = 0.001
 
 _libc = ctypes.CDLL(None, use_errno=True)

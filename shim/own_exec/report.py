@@ -7,13 +7,13 @@ import os
 import struct
 
 MOST_BYTES = 256
-"""Most bytes of a report."""
+"""Maximum bytes of a report."""
 
 TERMINAL, BORN, READY, FAILED = "terminal", "born", "ready", "failed"
-"""TERMINAL has the descriptor of the command's terminal. BORN has the pid of the second process. READY: the sender
-executes the command next. FAILED has the errno and the name of the failed step."""
+"""TERMINAL carries the descriptor of the command's terminal. BORN carries the pid of the second process. READY: the
+sender executes the command next. FAILED carries the errno and the name of the failed step."""
 NOTHING, END = "nothing", "end"
-"""NOTHING: no report is pending. END: no process has the socket open any more."""
+"""NOTHING: no report is pending. END: all processes have closed the socket."""
 
 _KINDS = {b"t": TERMINAL, b"b": BORN, b"r": READY, b"f": FAILED}
 _TERMINAL, _BORN, _READY, _FAILED = _KINDS
@@ -52,7 +52,7 @@ def terminal(descriptor: int, terminal: int) -> None:
 
 
 def _send(descriptor: int, message: bytes) -> None:
-    """Send a report. If the program has ended, exit, so that the command does not begin."""
+    """Send a report. If the exec program has ended, exit, so that the command does not run."""
     try:
         os.write(descriptor, message)
     except OSError:
@@ -62,8 +62,8 @@ def _send(descriptor: int, message: bytes) -> None:
 def receive(reports: _socket.socket) -> tuple[str, int, int, str]:
     """Return kind, sender's pid, number and text of the next report. Do not wait.
 
-    The kernel provides the sender's pid. A process without CAP_SYS_ADMIN cannot give another pid, and no process can
-    give a pid that it does not see. A process that may trace the second process can send any report in its place.
+    The kernel provides the sender's pid. Only a process with CAP_SYS_ADMIN can give another pid, and only a pid that it
+    sees. A process that may trace the second process can send any report in its place.
     """
     room = _socket.CMSG_SPACE(_CREDENTIALS.size) + _socket.CMSG_SPACE(_NUMBER.size)
     try:

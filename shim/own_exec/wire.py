@@ -12,19 +12,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_BYTES = 4096
-"""Most bytes of a packet. A plan is longer, so a packet has the descriptor of a file in memory with the plan."""
+"""Maximum bytes of a packet. A plan is longer, so it is passed as the descriptor of a file in memory."""
 MOST_DESCRIPTORS = 64
-"""Most descriptors with a packet: the plan, three streams, 8 namespaces and the control groups of version 1."""
+"""Maximum descriptors with a packet: the plan, three streams, 8 namespaces and the control groups of version 1."""
 
 _INT_BYTES = 4
 
 RUN, KILL, PING = "run", "kill", "ping"
-"""Packets to the program. RUN has descriptors, and the first is the plan's."""
+"""Packets to the program. The first descriptor of RUN is the plan's."""
 HELLO, STARTED, FAILED, ENDED, PONG = "hello", "started", "failed", "ended", "pong"
-"""Packets from the program. The first is (HELLO, pid, content of /proc/self/status). A command causes (FAILED, step,
-errno) if no part of it has run. Otherwise it causes (STARTED, pid, has a terminal), with the descriptor of the
-terminal,
-and a pidfd of the process unless it has ended; and later (ENDED, status), with the status from os.waitpid."""
+"""Packets from the program, after the command's number:
+
+- (HELLO, pid, content of /proc/self/status): the first packet.
+- (FAILED, step, errno): no part of the command has run.
+- (STARTED, pid, has a terminal): with the terminal's descriptor if any, and a pidfd unless the process has ended.
+- (ENDED, status): the wait status of a command that has started.
+"""
 
 
 def send(

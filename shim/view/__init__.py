@@ -1,1 +1,1 @@
-"""The node view: pods, containers and images of this node in memory, kept current by Docker's events."""
+"""The node view: this node's pods, containers and images in memory, kept current by Docker's events."""

@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 NOT_SYNCED = "the view of Docker's containers has not been built yet"
 CONNECT_SECONDS = 2.0
-"""How long reads wait for the first connection to Docker after the start of the server. A working Docker answers within
-milliseconds; a hung Docker would delay the start, during which the server reads the pods."""
+"""How long reads wait for the first connection to Docker after the server starts. A working Docker answers within
+milliseconds. A hung Docker would delay the server's start, which reads the pods."""
 
 
 class Availability:
-    """The state of the connection: synced, syncing or disconnected. Callers hold the owner's condition."""
+    """The state of the view: synced, syncing or disconnected. Callers hold the owner's condition."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class Availability:
         self._changed.notify_all()
 
     def wait_available(self, *, timeout: float | None = None) -> None:
-        """Wait for a sync in progress. Raise Unavailable if reads are refused, at once while disconnected.
+        """Wait for a sync in progress. Raise Unavailable if reads are refused; do not wait while disconnected.
 
-        `timeout` lowers the bound of this object, in seconds.
+        `timeout` lowers this object's own timeout, in seconds.
         """
         if self._outage is None:
             return

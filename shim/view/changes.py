@@ -1,7 +1,7 @@
 """Computes the CRI events between two records of a container. Pure.
 
-CRI events come from records, not from Docker's events: Docker repeats events after a reconnect and drops them while
-disconnected, and an event may report a change that an RPC has already published.
+CRI events are computed from records, not from Docker's events. After a reconnect Docker repeats events or has dropped
+them, and an event may report a change that an RPC has already published.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def steps(old: Record | None, new: Record | None) -> tuple[pb.ContainerEventType
 
 
 def removed(record: Record, *, at: int) -> Record:
-    """Return the last record of a removed container: a running container has exited with an unknown result."""
+    """Return the last record of a removed container. A running container becomes EXITED with EXIT_UNSEEN."""
     if not _alive(record.state):
         return record
     state = replace(
@@ -65,7 +65,7 @@ def missed_exit(record: Record, *, at: int) -> Record:
 
 
 def _run(state: ContainerState) -> tuple[pb.ContainerEventType, ...]:
-    """Return the events of a run from its beginning; a failed start gives STOPPED only."""
+    """Return the events of a run from its start; a failed start gives STOPPED only."""
     if state.reason == START_ERROR:
         return (STOPPED,)
     if not state.started_at:

@@ -1,8 +1,9 @@
 """Reads legacy pods: pods that cri-dockerd, or the kubelet's dockershim before it, created on this Engine.
 
-Legacy pods have no label with their configuration. The metadata is in the Docker name, which may end with eight
-hexadecimal digits: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, CRI annotations are
-Docker labels with a prefix, and a few labels are cri-dockerd's (source: its `core/naming.go` and `core/helpers.go`).
+Legacy pods have no label with their configuration. The metadata is in the Docker name,
+`k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`, perhaps with a suffix of eight hexadecimal digits. CRI labels are Docker
+labels, CRI annotations are Docker labels with a prefix, and a few labels are cri-dockerd's own (source: its
+`core/naming.go` and `core/helpers.go`).
 """
 
 import re
@@ -66,7 +67,7 @@ def container_config(
 ) -> pb.ContainerConfig:
     """Return a container's configuration without the requested user, which cannot be read back.
 
-    Its mounts are Docker's, including image volumes. The kubelet searches them for the termination message.
+    The mounts are Docker's, including image volumes. The kubelet searches them for the termination message.
     """
     config = pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=name.container, attempt=name.attempt),

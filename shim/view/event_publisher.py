@@ -14,14 +14,14 @@ from shim.view import changes
 from shim.view.records import Change, Key, Record, key_of
 
 KEEP_SECONDS = 30.0
-"""How long changes are kept after subscribers were ended or dropped. Their clients list and subscribe again at once."""
+"""How long changes are kept after a subscription was ended or dropped. Clients list and subscribe again at once."""
 
 
 class EventPublisher:
     """Publishes the changes between records, and defers changes of objects that are being set up.
 
-    A client whose stream has ended lists and then subscribes again. Changes between the two are kept for the next
-    subscriber, also if Docker is lost again.
+    A client whose stream has ended lists and then subscribes again. The changes in between are kept for the next
+    subscriber, even if the connection to Docker is lost again.
     """
 
     def __init__(self, *, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,10 +37,10 @@ class EventPublisher:
         self._deferred: dict[Key, list[Change]] = {}
 
     def subscribe(self) -> Subscription[Change]:
-        """Return a context manager with every change from now on.
+        """Return a context manager with every change from now on, preceded by missed changes.
 
-        It begins with missed changes: while disconnected the changes since `disconnect`, and later, for the first
-        subscriber, all changes since subscribers were ended or dropped.
+        While disconnected, these are the changes since `disconnect`. After a reconnect only the first subscriber gets
+        them: all changes since a subscription was ended or dropped.
         """
         self._forget_late()
         subscription = self._broadcast.subscribe(self._missed or ())
@@ -49,10 +49,7 @@ class EventPublisher:
         return subscription
 
     def follow(self) -> Subscription[Change]:
-        """Return a context manager with every change, as `subscribe` does, for a part of the server.
-
-        It takes no missed change from a client, and no RPC waits for it.
-        """
+        """Subscribe a part of the server. It does not use up a client's missed changes, and no RPC waits for it."""
         self._forget_late()
         return self._followers.subscribe(self._missed or ())
 
@@ -63,14 +60,14 @@ class EventPublisher:
     def wait_taken(self, *, before_drop: Callable[[], None]) -> int:
         """Wait until all subscribers have taken the changes so far; return the number dropped for being slow.
 
-        The lock of the view must not be held. `before_drop` has to call `note_dropped` under it.
+        The caller must not hold the lock of the view. `before_drop` must call `note_dropped` under this lock.
         """
         return self._broadcast.wait_taken(before_drop=before_drop)
 
     def disconnect(self, error: ShimError) -> None:
         """End every subscription with `error`, and keep changes from now on.
 
-        Changes that were kept before and that no subscriber has fetched are kept on.
+        Changes that no subscriber has fetched since an earlier `disconnect` stay.
         """
         self._forget_late()
         if self._missed is None or len(self._broadcast):
@@ -110,7 +107,7 @@ class EventPublisher:
         self._deferred[key] = []
 
     def flush(self, key: Key) -> None:
-        """Publish the deferred changes in order, stamped with the current time: times must not go back."""
+        """Publish the deferred changes in order, with the current time, because times must not decrease."""
         for change in self._deferred.pop(key):
             self._send(replace(change, at=time.time_ns()))
 

@@ -14,7 +14,7 @@ from shim.view.records import ImageRecord
 class ImageIndex:
     """Images by id and by name. The cost of a change does not depend on the number of images.
 
-    As in Docker's list, an image without a name that other images were built from is hidden.
+    As in Docker's list, an unnamed image is hidden if other images were built from it.
     """
 
     __slots__ = ("_by_id", "_by_name", "_children", "_records")
@@ -86,9 +86,9 @@ class ImageIndex:
         self._records = None
 
     def add_name(self, reference: str, record: ImageRecord) -> None:
-        """Give an image one name of `record`, and take the name from any other image.
+        """Give the image of `record` the name `reference`, and take the name from any other image.
 
-        If the index has the image, its other data is newer than `record` and stays.
+        If the index already has the image, its other data stays, because it is newer than `record`.
         """
         part = _only_as(record, references.canonical(reference))
         known = self._by_id.get(record.id)

@@ -1,7 +1,7 @@
-"""Paces the inspects of images after events, so that they cost Docker little.
+"""Limits the rate of image inspects after events, to save Docker's time.
 
-With the containerd image store an inspect costs Docker as much as a `docker tag`: 25 ms with 1,000 images, 75 ms with
-3,000. Without pacing, the server would double the cost of ten `docker tag` a second.
+With the containerd image store an inspect costs as much as a `docker tag`: 25 ms with 1,000 images, 75 ms with 3,000.
+Without a limit, the server would double the cost of each `docker tag`.
 """
 
 import threading
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 
 QUIET_SECONDS = 5.0
-"""Minimum interval between two inspects of an image with continual events."""
+"""Minimum seconds between two inspects of an image."""
 SHARE = 0.01
-"""Share of Docker's time that the inspects of all images may take."""
+"""Maximum share of time that Docker may spend on inspects of images."""
 CREDIT_SECONDS = 0.25
 """Inspect time that may be used at once after a quiet period: about a hundred inspects on most nodes."""
 _LONGEST = 1.0
-"""Seconds that an inspect counts at most. A longer one mostly times out, and shows that Docker hung."""
+"""Maximum seconds that an inspect counts. A longer inspect mostly means that Docker hung."""
 
 
 class ImagePace:
@@ -31,14 +31,14 @@ class ImagePace:
         self._turns: dict[str, float] = {}
         """The turns of waiting images."""
         self._patient: set[str] = set()
-        """Images that wait for no event: others go first."""
+        """Waiting images without an event. Images with an event go first."""
         self._quiet: dict[str, float] = {}
         """When a recently inspected image may be inspected again."""
 
     def wait(self, key: str, *, patient: bool = False) -> float:
-        """Return the seconds until the turn of an image; 0 starts its inspect.
+        """Return the seconds until the turn of an image; after 0 the caller must inspect it.
 
-        An image that is not `patient` takes the first turn of those that are.
+        An image that is not `patient` swaps its turn with the first patient image, if that turn is sooner.
         """
         with self._lock:
             now = self._clock()
@@ -64,7 +64,7 @@ class ImagePace:
             self._quiet[key] = now + QUIET_SECONDS
 
     def clear(self) -> None:
-        """Cancel all turns: a list has answered for the waiting images."""
+        """Cancel all turns, because a list of all images has made them unnecessary."""
         with self._lock:
             self._turns.clear()
             self._patient.clear()

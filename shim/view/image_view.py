@@ -1,8 +1,8 @@
-"""The images of the node view: a changed image is inspected alone, and lists of all images are rare.
+"""The images of the node view. A changed image is inspected; lists of all images are rare.
 
-Images are synced separately from containers and may be unknown while the containers are known: a slow or failing image
-store must not hide the pods. Docker takes 0.5 s to list 10,000 images, and with the containerd image store 5 s to list
-1,000. Only callers that want all images wait for a list, and only for the first.
+Images are synced separately from containers, so that a slow or failing image store does not hide the pods. Docker takes
+0.5 s to list 10,000 images; with the containerd image store it takes 5 s to list 1,000. Only readers of all images wait
+for a list, and only for the first.
 """
 
 import threading
@@ -22,13 +22,13 @@ from shim.view.records import ImageRecord
 IMAGES = "images"
 """The key of lists of all images among the reads; the key of a container's inspect is its id."""
 ONE_IMAGE = "image"
-"""The key of inspects of single images. The start and the end of a list supersede them, so that the result of an
-inspect is newer than a list in flight. Inspects of other images do not."""
+"""The key of inspects of single images. The start and the end of a list supersede them, so that a published inspect is
+newer than a list in flight. An inspect of another image does not supersede them."""
 NOT_LISTED = "Docker's images have not been listed yet"
 
 
 class ImagesUnknown(Unavailable):
-    """The images of this node are unknown, for the reason in the message; its containers are known."""
+    """The images of this node are unknown for the reason in the message, although its containers are known."""
 
 
 class ImageView:
@@ -59,11 +59,11 @@ class ImageView:
         self._clock = clock
         self._index = ImageIndex(())
         self._asked: dict[str, Moment] = {}
-        """When the call behind each record began, by id, or by a name that was confirmed separately."""
+        """When the call behind each record began, by image id, or by a name from `confirm`."""
         self._listed_from: Moment | None = None
         """When the last list of all images began."""
         self._unseen: dict[str, int] = {}
-        """Time of the last event of each image that has not been inspected since, by the id or name in the event."""
+        """Images not inspected since their last event: time of the event, by the id or name in the event."""
         self._being_removed: dict[ImageId, ImageRecord] = {}
         """Images that a call is removing, with their former names."""
 
@@ -85,7 +85,7 @@ class ImageView:
             return self._index.find(reference)
 
     def find_listed(self, reference: str) -> ImageRecord | None:
-        """Return the image that `find` returns; None, without a wait for a list, until all images are known."""
+        """Find an image as `find` does, but do not wait for a list; return None until all images are known."""
         with self._changed:
             self._availability.wait_available()
             return None if self._listed.outage is not None else self._index.find(reference)
@@ -93,7 +93,7 @@ class ImageView:
     def last_known(self, reference: str) -> ImageRecord | None:
         """Find an image among the last known images, which may be outdated or incomplete. Never wait.
 
-        For answers about other objects that only name an image.
+        Use it for answers about other objects, such as containers, that only name an image.
         """
         with self._changed:
             return self._index.find(reference)
@@ -129,7 +129,7 @@ class ImageView:
             return [record.id for record in self._index.records if not record.inspected]
 
     def asked_after(self, reference: str, stamp: int) -> bool:
-        """Return whether the record of an image includes an event: whether its call or a list began after the event.
+        """Return whether the record of an image includes an event, because its inspect or a list began later.
 
         `stamp` is the event's `timeNano`, `reference` the id or the canonical name in the event.
         """
@@ -151,7 +151,7 @@ class ImageView:
                 self._unseen.pop(reference, None)
 
     def has_unseen_events(self) -> bool:
-        """Return whether a changed image awaits its inspect: until then any tag may have moved to another image."""
+        """Return whether a changed image awaits its inspect. Until then any tag may have moved to another image."""
         with self._changed:
             return bool(self._unseen)
 
@@ -162,7 +162,7 @@ class ImageView:
     # Sync
 
     def begin_sync(self) -> None:
-        """Begin a sync: events arrive from now on, and earlier lists do not count. The caller holds the lock."""
+        """Begin a sync: events arrive from now on, and earlier lists are invalid. The caller holds the lock."""
         self._listed.disconnect(NOT_LISTED)
         self._listed.begin_sync()
         self._unseen.clear()
@@ -171,11 +171,11 @@ class ImageView:
         self._reads.supersede(ONE_IMAGE)
 
     def disconnect(self, reason: str) -> None:
-        """Refuse reads while Docker cannot be reached, and end reads that wait. The caller holds the lock."""
+        """Refuse reads while Docker cannot be reached, and end waiting reads. The caller holds the lock."""
         self._listed.disconnect(reason)
 
     def note_failure(self, error: ShimError) -> None:
-        """Record why the images could not be listed. Images that are known stay known."""
+        """Record why the images could not be listed. If an earlier list succeeded, its images stay known."""
         with self._changed:
             if self._listed.outage is not None:
                 self._listed.disconnect(f"Docker's images are not known, listing them is retried: {error}")
@@ -185,8 +185,8 @@ class ImageView:
     def refresh(self) -> None:
         """List the images and publish them. Raise the errors of the list; the images then stay as they are.
 
-        A list may take long, so a change of an image does not supersede it but is applied to its answer. Only another
-        list that ended first, or a new connection, supersedes a list; then the images are listed again.
+        Changes of single images while the list is in flight are applied to its answer. The list is repeated if another
+        list ends first, or if the connection to Docker is new.
         """
         while True:
             with self._reads.reading(IMAGES, lock=self._changed) as read:
@@ -203,10 +203,10 @@ class ImageView:
                         return
 
     def refresh_one(self, reference: str) -> ImageRecord | None:
-        """Inspect an image, by its id or any name, and publish it; None if Docker does not have it.
+        """Inspect an image, by its id or any name, and publish it; return None if Docker does not have it.
 
         Raise the other errors of the inspect; the images then stay as they are. Images that lose a tag to this image
-        are inspected as well: Docker sends no event for them.
+        are inspected as well, because Docker sends no event for them.
         """
         while True:
             with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
@@ -224,7 +224,7 @@ class ImageView:
         return self.last_known(record.id)
 
     def lookup(self, reference: str) -> ImageRecord | None:
-        """Ask Docker for an image, named in any form. Raise InvalidArgument for an invalid reference."""
+        """Inspect an image, named in any form, and publish it. Raise InvalidArgument for an invalid reference."""
         if references.image_id(reference) is None:
             canonical = references.canonical(reference)
             # A prefix of an id looks like a name, and only Docker can tell them apart.
@@ -245,16 +245,16 @@ class ImageView:
                 self._being_removed.pop(image_id, None)
 
     def being_removed(self, reference: str) -> ImageId | None:
-        """Return the id of the image that a call is removing and that had this tag or digest before."""
+        """Return the id of an image that is being removed and that had this tag or digest; None if there is none."""
         name = references.canonical(reference)
         with self._changed:
             return next((each.id for each in self._being_removed.values() if name in each.names), None)
 
     @contextmanager
     def removal(self, image_id: ImageId) -> Iterator[None]:
-        """Drop an image at the end of the block. Docker removes it inside the block.
+        """Drop an image from the view at the end of the block, inside which Docker removes it.
 
-        If another call has published the image again meanwhile, ask Docker instead.
+        If another call has published the image again meanwhile, inspect it instead.
         """
         with self._reads.reading(ONE_IMAGE, lock=self._changed) as read:
             yield
@@ -268,9 +268,8 @@ class ImageView:
     def confirm(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
         """Record that Docker had this image under this name at the time `since`, ns by the monotonic clock.
 
-        Return the image if the view has it under this name, else None; None also until all images are known. The name
-        is added to the answers of lists that began earlier, which may be older than the image. Raise Unavailable while
-        disconnected.
+        Return the image; None if the view does not have it under this name, or until all images are known. The name is
+        added to the answers of lists that began before `since`. Raise Unavailable while disconnected.
         """
         with self._changed:
             self._availability.wait_available()
@@ -286,11 +285,11 @@ class ImageView:
     # Internals
 
     def _is_current_locked(self, record: ImageRecord, read: Read) -> bool:
-        """Return whether nothing newer was published since the inspect of an image began, or the record is the same."""
+        """Return whether a record equals the current record, or nothing newer was published since its inspect began."""
         return record == self._index.get(record.id) or not _is_superseded(read, record.id, *record.repo_tags)
 
     def _note_missing(self, reference: str, read: Read) -> ImageRecord | None:
-        """Publish that Docker has no image with this id or name. Return the image if it has come back meanwhile."""
+        """Publish that Docker has no image with this id or name. Return the image if it has reappeared meanwhile."""
         with self._changed:
             known = self._index.find_any(reference)
             if known is None:

@@ -1,12 +1,12 @@
 """Tracks the reads from Docker that are in flight, and marks superseded reads.
 
 Two overlapping inspects of a container may answer in any order, and an answer does not show which is newer. So the
-inspect that ends first, or a removal, supersedes all other reads of the object: these are repeated, not published. Thus
-a caller that reads after a change always sees the change.
+inspect that ends first, or a removal, supersedes all other reads of the container. Superseded reads are repeated, not
+published. Thus a caller that reads after a change always sees the change.
 
-A change of an image does not supersede a list of all images, or steady pulls would never let a slow list end. Instead
-the change is applied to the answer of the list. An inspect by name shows its image only in the answer, so such a read
-collects the images that are published meanwhile.
+A change of an image does not supersede a list of all images, because a slow list would never end during steady pulls.
+Instead the change is applied to the answer of the list. For an inspect by name, the image is unknown until the answer.
+So such a read collects the ids and names of images published meanwhile.
 """
 
 import time
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from shim.view.image_index import ImageIndex
 
 _CLOCK_SET_NS = 1_000_000
-"""If the offset between the two clocks changes by more than this, the wall clock was set."""
+"""If the offset between the clocks changes by more than this, the wall clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Read:
     def __init__(self, began: Moment) -> None:
         self.began = began
         self.superseded = False
-        """Whether something newer has been published since the call began."""
+        """Whether a newer state has been published since the call began."""
         self.published: set[str] = set()
         """Ids and names of the images that have been published or removed since the call began."""
         self.updates: list[Callable[[ImageIndex], object]] = []
-        """Changes of single images since the call began, oldest first, that the answer lacks."""
+        """Changes of single images since the call began, oldest first. The answer may lack them."""
 
 
 class InFlightReads:
@@ -93,14 +93,14 @@ class InFlightReads:
             read.superseded = True
 
     def note_published(self, key: str, names: Iterable[str]) -> None:
-        """Record in the reads of `key` that an image with this id and these names has been published."""
+        """Record in the reads of `key` that an image with these names, including its id, has been published."""
         for read in self._reads.get(key, ()):
             read.published.update(names)
 
     def apply_update(self, key: str, update: Callable[[ImageIndex], object], *, since: int | None = None) -> None:
-        """Have an update applied to the answers of the reads of `key`, which stay valid.
+        """Add an update to the reads of `key`, to be applied to their answers.
 
-        `since` is when the update became true, ns by the monotonic clock: reads that began later include it.
+        `since` is when the update became true, ns by the monotonic clock. Reads that began later already include it.
         """
         for read in self._reads.get(key, ()):
             if since is None or read.began.wall - read.began.offset <= since:

@@ -1,7 +1,7 @@
-"""Inspects containers and puts the answers into the view.
+"""Inspects containers and publishes the answers in the view.
 
 `Inspector.refresh` inspects a container, and `_publish` discards a superseded answer. `RecordStore.put_locked` stores
-the record and decides what clients see of it. Docker is never called under the lock.
+the record and decides what clients see. Docker is never called under the lock.
 """
 
 import threading
@@ -54,13 +54,12 @@ class Inspector:
         self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
 
     def refresh(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
-        """Inspect a container, by its full id, and publish the result; None if it is gone or belongs to no pod.
+        """Inspect a container, by its full id, and publish the result; return None if it is gone or not in a pod.
 
-        Raise the other errors of the inspect. The record then stays as it is; if Docker answers but not for this
-        container, it becomes the result of `fallback`.
+        Raise the other errors of the inspect. The record then stays as it is, unless only this inspect fails while
+        Docker is available: then the result of `fallback` is published.
 
-        An answer that was superseded while Docker worked on it may be older than the record, and does not show it. So
-        the inspect is repeated until its answer is not superseded.
+        A superseded answer may be older than the record. So the inspect is repeated until its answer is not superseded.
         """
         while True:
             with self._reads.reading(container_id, lock=self._lock) as read:

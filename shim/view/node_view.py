@@ -1,8 +1,8 @@
 """The node view: an informer, as in client-go, of this node's pods, containers and images.
 
-`shim.view.watch` syncs the view and keeps it current with Docker's events. An RPC refreshes the objects it has changed
-before it returns, so that clients read their own writes. `Inspector` puts inspects into the `RecordStore`; `Queries`
-answer from it. All share a lock, under which Docker is never called.
+`shim.view.watch` syncs the view and keeps it current with Docker's events. Before an RPC returns, it refreshes the
+objects it has changed, so that clients read their own writes. `Inspector` writes to the `RecordStore`, `Queries` reads
+it. All share a lock, under which Docker is never called.
 """
 
 import threading
@@ -36,8 +36,8 @@ SYNC_TIMEOUT = 10.0
 SUBSCRIBER_CAPACITY = 4096
 """Changes a subscriber may fall behind: several for each container of a full node."""
 SUBSCRIBER_TIMEOUT = 60.0
-"""Seconds a subscriber waits for Docker. The kubelet retries a refused subscription at once, and gives up for good
-after five refusals: without this wait, a restart of Docker would end its events."""
+"""Seconds a subscriber waits for Docker. The kubelet retries a refused subscription at once, and gives up permanently
+after five refusals. Without this wait, a restart of Docker would end its events."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Stats:
     outage: str
     """Why reads are refused; empty while synced."""
     images_outage: str
-    """Why reads of images are refused; empty while they are answered."""
+    """Why reads of images are refused; empty while images are known."""
     last_event_at: int
     """When the last event of the Engine arrived, ns since the epoch; 0 before the first."""
     reconnects: int
@@ -85,8 +85,8 @@ class NodeView:
 
         `docker_root` returns Docker's data root; None to get it from the Engine each time.
 
-        `sync_timeout` bounds the wait of a read for a sync in progress, `subscriber_timeout` the wait of a subscriber
-        for Docker, both in seconds.
+        A read waits up to `sync_timeout` seconds for a sync in progress. A subscriber waits up to `subscriber_timeout`
+        seconds for Docker, and may fall `subscriber_capacity` changes behind.
         """
         logs = logs or NoLogs()
         self._changed = threading.Condition()
@@ -129,7 +129,7 @@ class NodeView:
         return self._queries.lists().containers
 
     def containers_of(self, sandbox_id: SandboxId) -> tuple[ContainerRecord, ...]:
-        """Return the containers of a sandbox, by its full id; none if the sandbox is unknown."""
+        """Return the containers of a sandbox, by its full id; () if the sandbox is unknown."""
         return self._queries.lists().by_sandbox.get(sandbox_id, ())
 
     def sandbox(self, id_or_prefix: str) -> SandboxRecord:
@@ -166,9 +166,9 @@ class NodeView:
             return dict(self._store.records_locked())
 
     def inspected_after(self, container_id: str, stamp: int) -> bool:
-        """Return whether the record of a container includes an event: whether its inspect began after the event.
+        """Return whether the record of a container includes an event, because its inspect began later.
 
-        `stamp` is the event's `timeNano`, which Docker takes after the change.
+        `stamp` is the event's `timeNano`. Docker reads the clock after the change.
         """
         with self._changed:
             inspected = self._store.inspected_locked(container_id)
@@ -191,7 +191,7 @@ class NodeView:
             )
 
     def long_outage(self, *, seconds: float) -> str:
-        """Return why reads have been refused for at least `seconds`; empty if they have not been."""
+        """Return why reads have been refused for at least `seconds`; empty if they were answered since."""
         with self._changed:
             return (self._availability.outage or "") if self._availability.outage_seconds >= seconds else ""
 
@@ -201,15 +201,15 @@ class NodeView:
         """Return a context manager with every change from now on. A disconnect ends it with Unavailable.
 
         While disconnected, wait for the next sync, and include the changes since the connection was lost. Raise
-        Unavailable if the wait takes too long. A subscriber that comes soon after others were ended or dropped also
-        gets the changes that they missed.
+        Unavailable if the wait takes too long. A new subscriber also gets the changes that were missed since another
+        subscription was ended or dropped a short time ago.
         """
         return self._subscribe(self._publisher.subscribe)
 
     def follow(self) -> Subscription[Change]:
-        """Return what `subscribe` returns, for a part of the server, which is no client.
+        """Subscribe a part of the server, as `subscribe` does.
 
-        No RPC waits until it has taken a change, and a client still gets the changes that it missed itself.
+        No RPC waits until it has taken a change, and it does not use up the changes that a client missed.
         """
         return self._subscribe(self._publisher.follow)
 
@@ -227,8 +227,8 @@ class NodeView:
         """Defer the events of the sandbox or container with this key (`key_of`) until the block is left.
 
         A pause container runs before its network is set up. An event at that time would show a started sandbox that is
-        not ready, which the kubelet takes for a dead sandbox. Lists and statuses include it from the beginning, unless
-        NRI plugins must learn of it first (`shim.view.unseen`).
+        not ready, which the kubelet would treat as dead. Lists and statuses include the sandbox from the beginning,
+        unless NRI plugins must be notified first (`shim.view.unseen`).
         """
         with self._changed:
             self._publisher.defer(key)
@@ -276,13 +276,13 @@ class NodeView:
     def complete_sync(self, epoch: int, *, timeout: float = 0.0) -> bool:
         """Allow reads and return True; return False if the connection was lost after the sync began.
 
-        The first sync waits up to `timeout` seconds for the logs of exited containers, and then publishes all exits,
-        since clients may have seen them before this server was started.
+        The first sync waits up to `timeout` seconds for the logs of exited containers. It then publishes all exits,
+        because clients may have seen them before the server restarted.
         """
         with self._changed:
             if not self._availability.syncs:
                 self._changed.wait_for(lambda: self._exits_published_locked(epoch), timeout)
-                if self._availability.is_stale(epoch):  # the logs get their time with the next connection
+                if self._availability.is_stale(epoch):  # the next connection waits for the logs again
                     return False
                 for container_id in self._store.pending_exits_locked():
                     self._store.publish_exit_locked(container_id)
@@ -297,7 +297,7 @@ class NodeView:
             was_synced = self._availability.outage is None
             self._availability.disconnect(reason)
             self.images.disconnect(reason)
-            if was_synced:  # later subscribers wait for the changes of the outage
+            if was_synced:  # subscribers during the outage are not ended: they wait for the next sync
                 self._publisher.disconnect(Unavailable(reason))
 
     def note_event(self) -> None:
@@ -311,7 +311,7 @@ class NodeView:
     # Internals
 
     def _publish_change_locked(self, before: Record | None, after: Record | None) -> None:
-        if self._availability.syncs:  # the records of the first sync are no changes
+        if self._availability.syncs:  # the records of the first sync are not changes
             self._publisher.publish(before, after)
 
     def _exits_published_locked(self, epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""Adds the OOM kills that Docker has missed to inspects."""
+"""Adds OOM kills that Docker has missed to inspects, from the kernel's log."""
 
 from typing import Protocol
 
@@ -27,10 +27,10 @@ class NoKills:
 
 
 def with_oom_kill(inspect: ContainerInspect, *, previous: Record | None, kills: KernelKills) -> ContainerInspect:
-    """Return the inspect, with Docker's flag `OOMKilled` set if the kernel's log has an OOM kill.
+    """Return the inspect, with Docker's flag `OOMKilled` set if the kernel's log reports an OOM kill.
 
-    `previous` is the earlier record of the container. As with Docker's own flag, any process of the container may have
-    been killed. The flag counts only with the exit code of SIGKILL.
+    `previous` is the earlier record of the container. As with Docker's own flag, the kernel may have killed any process
+    of the container. So the flag is set only if the container ended by SIGKILL.
     """
     state = inspect.state
     if state.running or state.oom_killed or state.exit_code != EXIT_SIGKILL:

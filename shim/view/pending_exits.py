@@ -1,7 +1,7 @@
 """Holds back the exit of a container until its output is in its log.
 
-Clients read the log when they see EXITED, and only once. The view defers the exit, so that lists, statuses and events
-agree. `docs/node-view.md` has the state diagram.
+Clients read the log once, when they see EXITED. The view holds the exit back, so that lists, statuses and events agree.
+`docs/node-view.md` shows the state diagram.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class NoLogs:
 
 
 def with_log_path(inspect: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
-    """Return the inspect with the path of Docker's log file, also for a driver whose path Docker does not report.
+    """Return the inspect with the path of Docker's log file, even if Docker does not report the path for the driver.
 
     `root` returns Docker's data root.
     """
@@ -52,9 +52,9 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
 
 
 def follow_log(record: Record | None, logs: Drains) -> bool:
-    """Have the log of a container followed while it is running, and drained once it has exited.
+    """Request that a running container's log is followed, or that an exited container's log is drained.
 
-    Return whether the exit may be published: False while the log of an exited container is not drained.
+    Return False while the log of an exited container is not drained; its exit must not be published yet.
     """
     if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
         return True
@@ -68,9 +68,9 @@ def follow_log(record: Record | None, logs: Drains) -> bool:
 def visible_record(record: Record | None, *, drained: bool, before: Record | None = None) -> Record | None:
     """Return the record of a container as clients may see it; `drained` is the result of `follow_log`. Pure.
 
-    A container that has exited stays visible as RUNNING until its log is drained. An exit that is visible already stays
-    visible (`before` is the visible record): otherwise the container would seem to have been started again. For the
-    same reason an UNKNOWN container stays UNKNOWN until its exit is published.
+    An exited container is shown as RUNNING until its log is drained. An exit that `before`, the visible record, already
+    shows stays visible: otherwise the container would seem to have been restarted. For the same reason an UNKNOWN
+    container stays UNKNOWN until its exit is published.
     """
     if drained or not isinstance(record, ContainerRecord) or _is_same_exit(before, record):
         return record

@@ -1,8 +1,8 @@
 """Checks whether the first process of a container still exists, whatever Docker reports.
 
-Docker learns of an exit from containerd, and containerd from its containerd-shim. If the event is lost, because the
-containerd-shim hung or was killed or containerd was restarted at the wrong moment, the container stays "running" for
-ever. Docker's pids are valid in this process: pod networks need a shared pid namespace anyway.
+containerd-shim reports an exit to containerd, which reports it to Docker. The event is lost if containerd-shim hangs or
+is killed, or if containerd restarts at the wrong moment. The container then stays "running" forever. Docker's pids are
+valid in this process, because the server shares dockerd's pid namespace, which pod networks require.
 """
 
 import os
@@ -13,7 +13,7 @@ from shim.base.times import SECOND
 from shim.view.records import Record
 
 SLACK_NS = 10_000_000_000
-"""How long after Docker's `StartedAt` the process may seem to have begun, since clocks are set."""
+"""Tolerance between Docker's `StartedAt` and the process's start time, because the clock may have been set."""
 
 _NS_PER_TICK = SECOND // os.sysconf("SC_CLK_TCK")
 
@@ -21,14 +21,15 @@ _NS_PER_TICK = SECOND // os.sysconf("SC_CLK_TCK")
 def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
     """Return whether the process of a running container has exited, or its pid was reused; False if undetermined.
 
-    A zombie counts as exited; a process whose main thread alone has exited does not. A pid counts as reused only if
-    its start time and its cgroup both differ: sandboxed runtimes may use another cgroup, and clocks are set.
+    A zombie counts as exited; a process whose main thread alone has exited does not. A pid counts as reused only if its
+    start time and its cgroup both differ. Either alone may mislead: the clock may have been set, and sandboxed runtimes
+    may use another cgroup.
     """
     state = record.state
     if not state.running or not state.pid:
         return False
     try:
-        # proc(5): count the fields behind the name, which may hold blanks, parentheses and line ends.
+        # The name, in parentheses, may itself contain blanks, parentheses and newlines (proc(5)).
         fields = (proc / str(state.pid) / "stat").read_bytes().rpartition(b")")[2].split()
         if fields[0] in {b"Z", b"X"}:
             return _has_no_other_thread(fields)
@@ -43,15 +44,15 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
 def _has_no_other_thread(fields: list[bytes]) -> bool:
     """Return whether a zombie has no other thread; `fields` are the fields of its `stat` from the state on.
 
-    `stat` shows the state of the main thread, which may exit long before the others (pthread_exit). The number of
-    threads includes the main thread until it is reaped: 1 in an exited process, 0 while it is being reaped. Other data,
-    such as the cgroup on version 1, disappears with the main thread.
+    `stat` shows the state of the main thread, which may exit long before other threads (pthread_exit). The number of
+    threads includes an exited main thread: it is 1 in an exited process, and 0 while the process is being reaped. Other
+    data, such as the cgroup on version 1, disappears with the main thread.
     """
     return int(fields[17]) <= 1
 
 
 def is_process_of(record: Record, *, proc: Path = Path("/proc")) -> bool:
-    """Return whether the known pid of a container certainly belongs to it now, by its cgroup."""
+    """Return whether the last known pid of a container certainly belongs to it now, by its cgroup."""
     return record.state.pid > 0 and is_in_container(record.state.pid, record.id, proc=proc)
 
 
@@ -66,7 +67,7 @@ def is_in_container(pid: int, container_id: str, *, proc: Path = Path("/proc")) 
 def boot_time() -> int:
     """Return when the machine booted by the current wall clock, ns since the epoch.
 
-    Avoids /proc/stat, which is pages long on a machine with many cores: this runs for each container.
+    This runs for each container, so it avoids /proc/stat, which is pages long on a machine with many cores.
     """
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 

@@ -1,4 +1,4 @@
-"""The reads of the view: all pods and containers, one by its id, or those that match a filter."""
+"""The reads of the view: all pods and containers, a single pod or container by id, and filters."""
 
 import threading
 from collections import defaultdict
@@ -19,13 +19,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The records by kind, sandbox and pod; built for the first reader after a change, shared until the next change."""
+    """The records by kind, sandbox and pod. The first read after a change builds them; later reads share them."""
 
     sandboxes: tuple[SandboxRecord, ...]
     containers: tuple[ContainerRecord, ...]
     by_sandbox: dict[SandboxId, tuple[ContainerRecord, ...]]
     by_pod_uid: dict[str, tuple[SandboxRecord, ...]]
-    """All sandboxes of each pod uid; sandboxes without a uid, which share no pod, are under ""."""
+    """All sandboxes of each pod uid; all sandboxes without a uid are under ""."""
 
 
 class Queries:
@@ -37,7 +37,7 @@ class Queries:
         self._availability = availability
         self._lock = lock
         self._lists: tuple[int, Lists] | None = None
-        """The lists, with the version of the store they were built from."""
+        """The version of the store, and the lists built from it."""
 
     def lists(self) -> Lists:
         """Return all records."""
@@ -81,9 +81,10 @@ class Queries:
 def filter_containers(
     records: Sequence[ContainerRecord], *, container_id: str, sandbox_id: str, selector: Mapping[str, str]
 ) -> Sequence[ContainerRecord]:
-    """Return the containers that match all parts of a CRI filter; ids may be unique prefixes, empty ones match all.
+    """Return the containers that match all parts of a CRI filter.
 
-    Raise InvalidArgument for an ambiguous id, as every other RPC does; an unknown id matches nothing.
+    An id may be a unique prefix. An empty id matches all containers, an unknown id none. Raise InvalidArgument for an
+    ambiguous id.
     """
     if container_id:
         only = match_id(container_id, [record.id for record in records], field="filter.id")

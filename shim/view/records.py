@@ -1,8 +1,8 @@
 """The immutable records of the node's pod sandboxes, containers and images.
 
-A change makes a new record, so readers may keep records. The CRI messages inside are shared: readers must copy them
-before a change. Each record holds its list item as a finished message, since kubelets list every second and building
-the messages of all containers each time would cost more than everything else.
+A change creates a new record, so readers may keep records. The CRI messages inside are shared, so readers must copy a
+message before they change it. Each record holds its list item as a finished message, because kubelets list every second
+and building all messages each time would cost more than everything else.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class ContainerState:
     phase: pb.ContainerState
     """CREATED, RUNNING, EXITED or UNKNOWN."""
     pid: int
-    """The first process; 0 unless running, and while the exit of a container is pending."""
+    """Pid of the first process; 0 unless running, and also while the exit is pending."""
     exit_code: int
     reason: str
     """`Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown` if EXITED, else empty."""
@@ -32,9 +32,9 @@ class ContainerState:
     started_at: int
     finished_at: int
     from_list_only: bool = False
-    """Known only from Docker's list, since no inspect has succeeded yet: pid and `started_at` are unknown."""
+    """Whether the state comes from Docker's list, because no inspect has succeeded yet: pid and start are unknown."""
     missed_exit: bool = False
-    """EXITED because the process is gone, although Docker, which missed the exit, lists the container as running."""
+    """Whether Docker missed the exit and still lists the container as running although its process is gone."""
 
     @property
     def running(self) -> bool:
@@ -43,7 +43,7 @@ class ContainerState:
 
     @property
     def may_run(self) -> bool:
-        """Whether the container is running or UNKNOWN: an UNKNOWN container has to be stopped too."""
+        """Whether the container is running or UNKNOWN, so that it must be stopped before its removal."""
         return self.phase in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
 
 
@@ -58,17 +58,17 @@ class SandboxRecord:
     runtime_handler: str
     state: ContainerState
     legacy: bool = False
-    """Created by cri-dockerd: it can be listed, stopped and removed, but has no checkpoint of this server."""
+    """Whether cri-dockerd created it. It can be listed, stopped and removed, but has no checkpoint of this server."""
     image_id: ImageId = _NO_IMAGE
     """The image of the pause container."""
     mount_label: str = ""
-    """SELinux label of the files that the pod may use; empty if SELinux does not confine it."""
+    """SELinux label of the files that the pod may use; empty if SELinux does not confine the pod."""
     shim_group: str = ""
-    """The group that puts containers under the containerd-shim of pause; empty if each has a containerd-shim."""
+    """The group by which all containers share the pause container's containerd-shim; empty if they do not share it."""
     exec_root: str = ""
-    """Docker's exec root, its directory for runtime state; empty unless pause is running."""
+    """Docker's exec root, its directory for runtime state; empty unless the pause container is running."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
-    """Its item in ListPodSandbox without the state, which also depends on the checkpoint."""
+    """The item of ListPodSandbox without the state, which also depends on the checkpoint."""
 
     def __post_init__(self) -> None:
         message = pb.PodSandbox(
@@ -96,7 +96,7 @@ class ContainerRecord:
     log_path: str
     """Absolute, or empty for a container without a log."""
     stop_signal: str
-    """The signal of Docker's stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
+    """The signal by which Docker stops it: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
     host: HostSettings
     """The current resources, and the supplemental groups that Docker adds."""
     state: ContainerState
@@ -106,7 +106,7 @@ class ContainerRecord:
     docker_log_path: str = ""
     """Docker's log file; empty if unknown, as with the driver `json-file` until the first start."""
     listed: pb.Container = field(init=False, compare=False, repr=False)
-    """Its item in ListContainers."""
+    """The item of ListContainers."""
 
     def __post_init__(self) -> None:
         message = pb.Container(
@@ -121,7 +121,8 @@ class ContainerRecord:
             labels=self.config.labels,
             annotations=self.config.annotations,
         )
-        # A kubelet that distinguishes images by handler searches ListImages for this image, and images have no handler.
+        # A kubelet that distinguishes images by runtime handler would not find this image in ListImages, where images
+        # have no handler.
         message.image.ClearField("runtime_handler")
         object.__setattr__(self, "listed", message)  # the dataclass is frozen
 
@@ -156,7 +157,7 @@ def key_of(record: Record) -> Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of a pod sandbox or container. Each is published once, and in order for each object."""
+    """A change of a pod sandbox or container. Each change is published once, and in order per object."""
 
     kind: pb.ContainerEventType
     record: Record
@@ -177,9 +178,9 @@ class ImageRecord:
     size: int
     """Bytes."""
     parent: ImageId = _NO_IMAGE
-    """The image that it was built from on this node; empty for most images."""
+    """The image from which it was built on this node; empty for most images."""
     inspected: bool = False
-    """Whether the fields below are known: Docker's list lacks them. Their values never change."""
+    """Whether the fields below, which never change, are known. Docker's list lacks them."""
     user: str = ""
     """`USER` of the image: name or uid, perhaps with `:group`."""
     entrypoint: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The workers of the view's queue. They inspect containers and images that may have changed, and list the images."""
+"""The workers of the view's queue: inspect containers and images that may have changed, and list the images."""
 
 import sys
 import threading
@@ -20,36 +20,36 @@ from shim.view.work_queue import WorkQueue
 
 WORKERS = 6
 SLOW_WORKERS = 3
-"""How many of the workers may process keys that have failed before."""
+"""Maximum workers that retry failed keys at the same time."""
 UNKNOWN_AFTER = 2
-"""After this many failures the next failed inspect makes the state UNKNOWN. The first failures do not, since kubelets
+"""After this many failures the next failed inspect makes the state UNKNOWN. Fewer failures do not, because kubelets
 kill UNKNOWN containers. Failures while Docker cannot be reached do not count."""
 LIST_SECONDS = 300.0
-"""Bound on listing all images: the containerd image store takes 16 s for 3,000 images."""
+"""Timeout of listing all images. The containerd image store takes 16 s for 3,000 images."""
 LIST_SHARE = 0.001
-"""Share of Docker's time that lists of all images may take."""
+"""Maximum share of time that Docker may spend on lists of all images."""
 LONGEST_PERIOD = 3600.0
 """Maximum seconds between two lists."""
 BACKLOG_SHARE = 0.04
-"""The same share while changed images wait longer for their inspects than for a list, as after a `docker load` of
-thousands: with the containerd image store an inspect takes as long as a list of fifteen images."""
+"""The share instead of LIST_SHARE if an image would wait longer for its inspect than for a list, as after a `docker
+load` of thousands of images. With the containerd image store an inspect takes as long as a list of fifteen images."""
 INSPECTED_AT_START = 200
-"""Up to this number, all images are inspected after a list, so that lists show their users. Otherwise only images that
-change or that a client asks for are inspected: Docker would need seconds to minutes for all of them."""
+"""Up to this number of images, all are inspected after a list, so that lists show their users. With more images, which
+would take Docker seconds to minutes, only images that change or that a client names are inspected."""
 BURST_SECONDS = 0.1
-"""From an event to the inspect of its image. A build, load or pull sends several events; and an RPC publishes its own
-changes, mostly within this time."""
+"""Delay from an event to the inspect of its image. A build, load or pull sends several events, and an RPC mostly
+publishes its own changes within this time."""
 
 _IMAGE = "image "
 """The prefix of the keys of single images."""
 _ALWAYS = sys.maxsize
-"""A stamp that no inspect is newer than, so that the inspect is never skipped."""
+"""A stamp later than any inspect, so that the inspect is never skipped."""
 
 log = structlog.get_logger(__name__)
 
 
 class Refresher:
-    """Inspects the containers and images in the queue, and lists the images when they are in it. Thread-safe."""
+    """Processes the queue: inspects containers and images, and lists the images. Thread-safe."""
 
     def __init__(self, view: NodeView, *, inspect_seconds: float, retry_seconds: float) -> None:
         """`inspect_seconds` bounds an inspect; `retry_seconds` is the wait after the first failure."""
@@ -64,7 +64,7 @@ class Refresher:
         self._list_due = 0.0
         """When the next list of the images is due, by the monotonic clock."""
         self._backlog_due = 0.0
-        """When it is due if too many images wait."""
+        """When the next list is due if an image waits longer for its inspect, by the monotonic clock."""
         self._scope = deadline.Scope()
         self._threads = [
             threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
@@ -87,14 +87,14 @@ class Refresher:
         return self._queue.row()
 
     def enqueue(self, key: str) -> None:
-        """Queue an inspect that begins after this call; the key of a container is its id."""
+        """Queue an inspect that begins after this call. The key of a container is its id."""
         self._note(key, _ALWAYS)
         self._queue.add(key)
 
     def enqueue_changed(self, container_id: str, *, stamp: int, after: float) -> None:
         """Queue an inspect after Docker's event at `stamp`, ns since the epoch, 0 if unknown.
 
-        It begins in `after` seconds, and is skipped if by then an RPC has begun an inspect after the event.
+        It begins in `after` seconds. It is skipped if another inspect has begun since the event.
         """
         self._note(container_id, stamp or _ALWAYS)
         self._queue.add_after(container_id, after)
@@ -121,9 +121,9 @@ class Refresher:
         self._queue.add(IMAGES)
 
     def refresh_first(self, container_id: str, *, seconds: float, fallback: Fallback | None) -> None:
-        """Inspect a container in this thread for a sync, which needs a result soon; queue a retry after a failure.
+        """Inspect a container in this thread, because a sync waits for the result; queue a retry after a failure.
 
-        Raise Unavailable and Cancelled, which do not concern this container.
+        Raise Unavailable and Cancelled, which concern all containers.
         """
         if self._refresh(container_id, seconds=seconds, fallback=fallback):
             self._queue.forget(container_id)
@@ -143,7 +143,7 @@ class Refresher:
                 return
             succeeded = self._is_known(key, stamp) or self._try_refresh(key)
         except (Unavailable, Cancelled):
-            # Docker is gone or the server is stopping: this is no failure of the container.
+            # Docker is unavailable or the server is stopping, so this does not count as a failure of the container.
             self._queue.add_after(key, self._retry_seconds)
             return
         if succeeded:
@@ -154,7 +154,7 @@ class Refresher:
             self._queue.add_rate_limited(key)
 
     def _postpone(self, key: str, stamp: int) -> bool:
-        """Queue an image again and return True if it needs an inspect and its turn has not come."""
+        """If an image needs an inspect and its turn has not come, queue it again and return True."""
         if self._is_known(key, stamp):
             self._pace.drop(key)
             return False
@@ -167,7 +167,7 @@ class Refresher:
         return bool(wait)
 
     def _is_known(self, key: str, stamp: int) -> bool:
-        """Return whether an RPC has inspected a container or image after its last event."""
+        """Return whether a container or image has been inspected since its last event."""
         if key.startswith(_IMAGE):
             return self._view.images.asked_after(key.removeprefix(_IMAGE), stamp)
         return self._view.inspected_after(key, stamp)
@@ -201,7 +201,7 @@ class Refresher:
         except ShimError as error:
             self._log_first_failure(key, error)
             return False
-        except Exception:  # an unexpected answer must not end the thread that inspects all other objects
+        except Exception:  # an unexpected answer must not end this worker thread
             log.exception("refresh failed", key=key)
             return False
         return True
@@ -215,7 +215,7 @@ class Refresher:
             self._pace.end(key, seconds=time.monotonic() - began)
 
     def _refresh_images(self) -> None:
-        """List the images; keep the cause of a failure for reads of images."""
+        """List the images. If that fails, reads of images report the cause."""
         began = time.monotonic()
         try:
             with answered_within(LIST_SECONDS, what="list Docker's images"):
@@ -224,7 +224,7 @@ class Refresher:
             raise
         except ShimError as error:
             self._view.images.note_failure(error)
-            # Also for Unavailable: the containers are known, so the image store fails, and backoff applies.
+            # Even Unavailable counts as a failure here, with back-off: Docker serves containers, but not images.
             raise ShimError(str(error)) from error
         ended = time.monotonic()
         self._list_due = ended + min((ended - began) / LIST_SHARE, LONGEST_PERIOD)

@@ -1,8 +1,8 @@
-"""Stores the records of the view, the pending exits, and how new each record is.
+"""Stores the records of the view, the pending exits, and the age of each record.
 
-All records enter through `put_locked`: `follow_log` has the container's log followed or drained, `visible_record`
-decides what clients may see, and `_show_locked` makes that visible and reports the change. All methods are called under
-the lock of the view.
+All records enter through `put_locked`. `follow_log` requests that the container's log is followed or drained,
+`visible_record` decides what clients may see, and `_show_locked` makes it visible and reports the change. All methods
+are called under the lock of the view.
 """
 
 import threading
@@ -31,7 +31,7 @@ class RecordStore:
         self._on_change = on_change
         self._visible: dict[str, Record] = {}
         self._pending_exits: dict[str, Record] = {}
-        """Latest records of containers that have exited and are visible in an earlier state."""
+        """Latest records of exited containers that clients still see in an earlier state."""
         self._inspected: dict[str, Moment] = {}
         """When the inspect of the latest record began; absent if the record is not from an inspect."""
         self.version = 0
@@ -71,11 +71,10 @@ class RecordStore:
         return list(self._pending_exits)
 
     def put_locked(self, container_id: str, record: Record | None, *, inspected: Moment | None = None) -> None:
-        """Store the latest record of a container and show what clients may see of it; None for a removal.
+        """Store the latest record of a container, None for a removal, and show it to clients as far as allowed.
 
-        Reads in flight are superseded, since they began before this record. If the exit may not be visible yet, the
-        record is kept as a pending exit until its log is drained. A removal publishes a pending exit first, since the
-        exit code is known.
+        Reads in flight are superseded, because they may be older than this record. An exit stays pending until the log
+        is drained. A removal publishes a pending exit first, because its exit code is known.
         """
         self._reads.supersede(container_id)
         self._note_inspect_locked(container_id, None if record is None else inspected)

@@ -1,7 +1,7 @@
 """Translates Docker's answers into records. Pure.
 
-The configuration of a container never changes, so it is parsed from the labels once and then copied from the previous
-record: parsing JSON for each event of a busy node would cost more than everything else.
+The configuration of a container never changes. So it is parsed from the labels once, and then copied from the previous
+record. Parsing its JSON after each event would cost more than everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,14 +33,14 @@ EXIT_START_ERROR = 128
 """The exit code that other CRI runtimes report for a container that never ran."""
 EXIT_SIGKILL = 137
 EXIT_UNSEEN = 255
-"""The exit code of a container whose exit Docker missed, or that was removed before Docker reported an exit code."""
+"""The exit code if Docker missed the exit, or if the container was removed before Docker reported an exit code."""
 UNSEEN = "Unknown"
 """The reason of a missed exit, as in containerd."""
 
 _PHASES = {
     "created": pb.CONTAINER_CREATED,
     "running": pb.CONTAINER_RUNNING,
-    # The CRI has neither state: a paused container holds its resources, and a restarting container is about to run.
+    # The CRI lacks both states. A paused container holds its resources, and a restarting container is about to run.
     "paused": pb.CONTAINER_RUNNING,
     "restarting": pb.CONTAINER_RUNNING,
     "removing": pb.CONTAINER_EXITED,
@@ -116,7 +116,7 @@ def _is_same_run(ended: ContainerState, now: ContainerState) -> bool:
 
 
 def record_from_summary(listed: ContainerSummary) -> Record | None:
-    """Return the record of a pod's container from Docker's list, for use until an inspect succeeds; None for others."""
+    """Return the record of a container from Docker's list, for use until an inspect succeeds; None if not in a pod."""
     name = name_from_summary(listed)
     settings = ContainerSettings(labels=listed.labels)
     ours = labels.CONFIG in (listed.labels or {})
@@ -130,7 +130,7 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
 
 
 def name_from_summary(listed: ContainerSummary) -> str:
-    """Return the container's name; Docker's links add names of the form `/other/alias`."""
+    """Return the container's own name. Docker's links add names of the form `/other/alias`."""
     plain = (name.lstrip("/") for name in listed.names or ())
     return next((name for name in plain if "/" not in name), "")
 
@@ -158,16 +158,16 @@ def drifted_ids(listed: Sequence[ContainerSummary], records: Mapping[str, Record
 
 
 def mark_unknown(record: Record | None, *, message: str) -> Record | None:
-    """Return the record as UNKNOWN, since Docker does not report its state; an exited container stays EXITED."""
+    """Return the record with phase UNKNOWN, because Docker does not report its state. EXITED stays EXITED."""
     if record is None or record.state.phase == pb.CONTAINER_EXITED:
         return record
     return replace(record, state=replace(record.state, phase=pb.CONTAINER_UNKNOWN, pid=0, message=message))
 
 
 def inspect_failed(record: Record | None, *, message: str) -> Record | None:
-    """Return the record of a container whose inspects fail: UNKNOWN.
+    """Return the record of a container whose inspects fail, with phase UNKNOWN.
 
-    A sandbox keeps its state: the CRI has no UNKNOWN for sandboxes, and NOTREADY would end the pod. The resync finds
+    A sandbox keeps its state: the CRI has no UNKNOWN for sandboxes, and NOTREADY would end the pod. The resync detects
     the exit of its process.
     """
     return record if isinstance(record, SandboxRecord) else mark_unknown(record, message=message)
@@ -198,7 +198,7 @@ def state_from_inspect(inspect: ContainerInspect) -> ContainerState:
     if phase == pb.CONTAINER_CREATED and (inspect.state.exit_code or inspect.state.error):
         return _start_failed(created, inspect)
     if phase == pb.CONTAINER_UNKNOWN:
-        return replace(created, message=f"Docker calls its state {inspect.state.status!r}")
+        return replace(created, message=f"Docker reports an unknown state {inspect.state.status!r}")
     return created
 
 
@@ -206,7 +206,7 @@ def _exited(created: ContainerState, inspect: ContainerInspect) -> ContainerStat
     state = inspect.state
     started_at = ns_from_rfc3339(state.started_at)
     reason = COMPLETED if state.exit_code == 0 else ERROR
-    # Docker sets the flag even if the kernel killed a child and the container went on, so the exit must be a SIGKILL.
+    # Docker also sets the flag if the kernel killed a child and the container continued. So the exit must be a SIGKILL.
     if state.oom_killed and state.exit_code == EXIT_SIGKILL:
         reason = OOM_KILLED
     return replace(
@@ -215,13 +215,13 @@ def _exited(created: ContainerState, inspect: ContainerInspect) -> ContainerStat
         reason=reason,
         message=state.error,
         started_at=started_at,
-        # Docker notes the start after the process runs, so a quick exit may come before it (seen on 20.10).
+        # Docker records the start after the process runs, so a quick exit may be recorded earlier (seen on 20.10).
         finished_at=max(ns_from_rfc3339(state.finished_at), started_at),
     )
 
 
 def _start_failed(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
-    """Return the state after a failed start: Docker leaves the container as created, with the OCI runtime's error."""
+    """Return the state after a failed start. Docker keeps the status `created`, with the OCI runtime's error."""
     return replace(
         created,
         phase=pb.CONTAINER_EXITED,
@@ -236,8 +236,8 @@ def _start_failed(created: ContainerState, inspect: ContainerInspect) -> Contain
 def _removed_before_start(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
     """Return the state of a container that has never run, and that Docker is removing or failed to remove.
 
-    Docker reports exit code 0 unless a start has failed, which would end a Job as a success, and no time of the exit,
-    which the CRI requires.
+    Unless a start has failed, Docker reports exit code 0, which would end a Job as a success. It reports no time of the
+    exit, which the CRI requires.
     """
     if inspect.state.exit_code:
         return _start_failed(created, inspect)
@@ -269,10 +269,10 @@ def _identify(
     previous: Record | None,
     mounts: Sequence[MountPoint] = (),
 ) -> Record | None:
-    """Return the record of a container by its identity, without a state; None if it belongs to no pod.
+    """Return the record of a container, without a state; None if it belongs to no pod.
 
-    The previous record is kept. The record of a legacy container is rebuilt, since a list contains only a part of it,
-    and kept only if its name no longer identifies it.
+    A previous record is returned as it is. The record of a legacy container is rebuilt instead, because a list contains
+    only a part of it; the previous record is returned only if the name no longer identifies the container.
     """
     if previous is not None and not previous.legacy:
         return previous
@@ -282,7 +282,7 @@ def _identify(
         try:
             return _record_of_ours(container_id, name=name, tags=settings.labels or {})
         except ParseError:
-            # A broken label must not hide a pod from Stop and Remove: the name still identifies the pod.
+            # A broken label must not hide a pod from Stop and Remove, and the name still identifies it.
             pass
     elif labels.is_of_committed_image(settings.labels or {}, name=name):
         return None
@@ -339,7 +339,7 @@ def _container_record(
 
 
 def record_from_image(image: ImageInspect) -> ImageRecord:
-    """Return the record of an image that was inspected."""
+    """Return the record of an inspected image."""
     settings = image.config
     return ImageRecord(
         id=ImageId(image.id),
@@ -355,9 +355,9 @@ def record_from_image(image: ImageInspect) -> ImageRecord:
 
 
 def record_from_image_list(image: ImageSummary, *, known: ImageRecord | None) -> ImageRecord:
-    """Return the record of a listed image; `known` has the fields that a list lacks.
+    """Return the record of a listed image; `known` provides the fields that a list lacks.
 
-    An image without a known user counts as root's, and a pod that refuses root will not run it.
+    An image whose user is unknown counts as running as root, which a pod may refuse.
     """
     listed = ImageRecord(
         id=ImageId(image.id),
@@ -373,14 +373,14 @@ def record_from_image_list(image: ImageSummary, *, known: ImageRecord | None) ->
 
 
 def _tags(spellings: list[str] | None) -> tuple[str, ...]:
-    """Return the tags. The containerd image store lists the digest of a pull by digest among the tags."""
+    """Return the canonical tags, without digests. The containerd image store lists pulls by digest among the tags."""
     return _canonical([spelling for spelling in spellings or () if "@" not in spelling])
 
 
 def _all_digests(image: ImageSummary) -> list[str]:
     """Return the digests of a listed image.
 
-    The containerd image store lists digests for some names only; there the id is the manifest digest for all names.
+    The containerd image store lists digests for some names only. There the id is the manifest digest of all names.
     """
     digests = image.repo_digests or []
     if not any(digest.endswith(f"@{image.id}") for digest in digests):

@@ -1,6 +1,6 @@
 """Hides new pod sandboxes and containers from clients until NRI plugins have been notified.
 
-A plugin that is synchronized meanwhile does not get them either: it is notified by their own event.
+A plugin that is synchronized meanwhile does not get them either, because it gets their event afterwards.
 """
 
 import threading

@@ -1,9 +1,9 @@
 """The informer's reflector: lists all containers, then watches Docker's events, and repeats both after a disconnect.
 
-Images are listed separately, at each connection and rarely later: the view of containers does not wait for them.
+Images are listed separately, at each connection and rarely later. The view of containers does not wait for them.
 
-An event only names an object that may have changed; the published record comes from an inspect that began after the
-event. So events may come twice or out of order. The resync each minute finds changes whose event was lost, and exits
+An event only names an object that may have changed. The published record comes from an inspect that began after the
+event, so events may come twice or out of order. The resync each minute detects changes whose event was lost, and exits
 that Docker has missed.
 """
 
@@ -37,20 +37,20 @@ DELAYED = CHANGING - {"die", "oom"}
 """Events that are mostly caused by an RPC, which refreshes the container; an exit is published without delay."""
 
 LIST_TIMEOUT = 30.0
-"""Seconds that Docker may take to list all containers, without any event, before the view refuses reads.
+"""Timeout of listing all containers, in seconds, after which the view refuses reads.
 
-Docker lists from memory: within milliseconds, or a second with a thousand containers on an overloaded machine. Half a
-minute without a list and without events is not load. If events arrive, the list gets the same time again, since Docker
-works. The list is requested every `Timings.resync` seconds, so the view refuses reads at most 90 s after the last sign
-of life, or 120 s with events. The kubelet marks a node as not ready if it cannot list pods for three minutes. Until
-then the last known state serves it better than an error, and Status reports a hung Docker within seconds anyway.
+Docker lists from memory, within milliseconds, or a second with a thousand containers on an overloaded machine. If
+events arrive during the list, Docker is working, so the list is repeated once with the same timeout. The view lists
+every `Timings.resync` seconds. So it refuses reads at most 90 s after the last sign of life, or 120 s with events. The
+kubelet marks a node as not ready if it cannot list pods for three minutes. Until then the last known state is more
+useful than an error, and Status reports a hung Docker within seconds.
 """
 
 Ended = Callable[[Record], bool]
 """Returns whether the process of a container that Docker lists as running is gone."""
 
 _REMEMBERED_REASONS = 32
-"""Different reasons of an outage that are logged once each."""
+"""Maximum different reasons of an outage that are logged only once each."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,27 +62,27 @@ class Timings:
     resync: float = 60.0
     """Between two comparisons of the view with Docker's list."""
     missed_exit: float = 3.0
-    """From finding that a running container's process is gone to publishing its exit. Docker's event, which has the
-    exit code, may come meanwhile."""
+    """Delay from detecting that a running container's process is gone to publishing its exit. Meanwhile Docker may
+    report the exit, with the exit code."""
 
     inspect_timeout: float = 10.0
     """Bound on an inspect."""
     event_delay: float = 0.5
-    """From an event of DELAYED to its inspect, which the RPC mostly makes unnecessary. On a busy node Docker takes this
-    long from the create of a pause container to the end of its start, and from the event of a start to its answer.
-    Docker does not answer an inspect until a start ends."""
+    """Delay from an event of DELAYED to its inspect, which the RPC mostly makes unnecessary. On a busy node Docker
+    takes this long from the create of a pause container to the end of its start, and from the event of a start to its
+    answer. During a start Docker does not answer an inspect."""
     sync_inspect_timeout: float = 3.0
     """Bound on an inspect during a sync, for which every read waits."""
     list_timeout: float = LIST_TIMEOUT
     """Bound on listing all containers; see LIST_TIMEOUT."""
     images_wait: float = 1.0
-    """How long a sync with all containers waits for the list of images, from which containers get image names."""
+    """How long a sync waits for the list of images, once all containers are known. Images give containers names."""
     retry_delay: float = 1.0
-    """From a failed inspect to its first retry; doubled each time."""
+    """Delay from a failed inspect to its first retry; doubled each time."""
     min_reconnect_delay: float = 0.1
-    """From a disconnect to the first attempt to reconnect; doubled each time."""
+    """Delay from a disconnect to the first attempt to reconnect; doubled each time."""
     max_reconnect_delay: float = 5.0
-    """Longest wait between two attempts."""
+    """Maximum delay between two attempts to reconnect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,9 +117,9 @@ class Watcher:
     ) -> None:
         """Create a stopped watcher; `ended` returns whether the process of a running container is gone.
 
-        `on_connect` is called after each new connection to Docker, possibly to another daemon; it must not wait.
-        `before_first_sync` is called when the view has all records for the first time and still refuses reads, and
-        again if the connection is lost before it returns. It may use `NodeView.records`.
+        `on_connect` is called after each new connection to Docker, which may be another daemon; it must not block.
+        `before_first_sync` is called once the view has all records for the first time, while reads are still refused.
+        It is called again if the connection is lost before it returns. It may use `NodeView.records`.
         """
         self._on_connect = on_connect
         self._before_first_sync = before_first_sync
@@ -179,16 +179,16 @@ class Watcher:
             return None if self._stopping.is_set() else self._connection
 
     def _reconnect_delay(self, failures: int) -> float:
-        """Return the seconds to wait after `failures` in a row, with jitter since many nodes may share the cause."""
+        """Return the back-off in seconds after `failures` in a row, with jitter: many nodes may share the cause."""
         first, longest = self._timings.min_reconnect_delay, self._timings.max_reconnect_delay
         return backoff(failures + 1, first=first, longest=longest) * random.SystemRandom().uniform(0.5, 1.0)
 
     def _watch(self, connection: _Connection) -> None:
         """Keep the view current until the connection is lost.
 
-        The event stream starts before the list, from Docker's backlog, so that no event is lost between the two. A
-        second thread reads it during the sync, since Docker drops events that a slow reader does not take. After the
-        sync this thread resyncs each minute, and sooner while the process of a running container is missing.
+        The event stream starts before the list, from Docker's backlog, so that no event is lost in between. A second
+        thread reads it, also during the sync, because Docker drops events for slow readers. After the sync this thread
+        resyncs each minute, and sooner while the process of a running container is missing.
         """
         reader = None
         try:
@@ -218,10 +218,10 @@ class Watcher:
     # Sync and resync
 
     def _sync(self, epoch: int) -> bool:
-        """Inspect all containers that Docker lists or the view has, and allow reads; return whether reads are allowed.
+        """Inspect all containers of Docker's list and of the view, and allow reads; return whether reads are allowed.
 
-        Each inspect has a short bound, so that a stuck container does not delay the sync. A failed inspect leaves the
-        state from the list in the view and is retried by the workers. Unavailable ends the sync: Docker is gone.
+        Each inspect has a short timeout, so that a stuck container does not delay the sync. If an inspect fails, the
+        view uses the state from the list, and the workers retry the inspect. Raise Unavailable if Docker is gone.
         """
         self._refresher.enqueue_images_now()
         listed = {container.id: container for container in self._list() if may_be_of_a_pod(container)}
@@ -232,7 +232,7 @@ class Watcher:
         gather(inspects)
         self._view.note_resync()
         self._before_first_sync()
-        # If the connection was lost meanwhile, the callback was cut short and is called again with the next connection.
+        # A lost connection has cut the callback short, so this raises, and the next connection calls it again.
         deadline.current().check("prepare the first answer")
         self._before_first_sync = lambda: None
         self._view.images.wait_listed(self._timings.images_wait)
@@ -249,8 +249,8 @@ class Watcher:
     def _resync(self, missing_before: dict[str, Record]) -> dict[str, Record]:
         """Queue all containers whose record disagrees with Docker's list or with the processes of this node.
 
-        Containers of `missing_before` whose process is still missing have exited. Return the other containers whose
-        process is missing.
+        If the process of a container in `missing_before` is still missing, publish its exit. Return the other
+        containers whose process is missing.
         """
         missing = self._missing_processes()
         for container_id in drifted_ids(self._list(), self._view.records()) | missing.keys():
@@ -292,7 +292,7 @@ class Watcher:
         except ShimError as error:
             reason = str(error)
         finally:
-            # At once and not in the other thread, which may wait for an answer: from now on no record is certain.
+            # Refuse reads here, at once, because records may be outdated now and the other thread may wait for Docker.
             connection.end(reason)
             self._view.disconnect(connection.reason)
 
@@ -320,8 +320,8 @@ class Watcher:
 def _end_on_error(connection: _Connection) -> Iterator[None]:
     """End the connection with the error of the block.
 
-    This must happen before the event stream is closed. Otherwise its reader would report the end of the stream, which
-    is only the consequence, as the first reason.
+    This must happen before the event stream is closed. Otherwise the reader would report the end of the stream, a mere
+    consequence, as the reason.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""The view's work queue: client-go's `RateLimitingInterface`, with a bound on the workers that retry.
+"""The view's work queue: client-go's `RateLimitingInterface`, with a limit on the workers that retry.
 
-A key is in the queue at most once, however often it is added, and only one worker at a time processes it. A failed key
-is retried with backoff. Only some of the workers process failed keys, so that hung inspects leave workers for the rest.
+A key is queued at most once, however often it is added, and only one worker at a time processes it. A failed key is
+retried with back-off. Only some workers may process failed keys, so that hung inspects do not occupy all workers.
 """
 
 import threading
@@ -10,10 +10,10 @@ import time
 from shim.base.backoff import backoff
 
 MAX_RETRY_SECONDS = 30.0
-"""Longest wait in seconds before a retry."""
+"""Maximum back-off in seconds."""
 
 SHOWN_KEYS = 8
-"""Failing keys that `row` shows."""
+"""Maximum failing keys that `row` returns."""
 
 
 class WorkQueue:
@@ -21,12 +21,12 @@ class WorkQueue:
 
     A worker calls `get`, then `forget` after a success or `add_rate_limited` after a failure, and `done` in any case.
 
-    Workers are woken one at a time: a worker that takes a key while others are queued wakes the next worker. A key that
-    is due later than another wakes no worker, since a waiting worker always waits for the earliest due key.
+    Workers are woken one at a time: a worker that takes a key while others are queued wakes the next worker. A key with
+    a later due time than another key wakes no worker, because a waiting worker waits for the earliest due time.
     """
 
     def __init__(self, *, slow_workers: int, retry_seconds: float) -> None:
-        """At most `slow_workers` process failed keys; the backoff begins with `retry_seconds` and is then doubled."""
+        """At most `slow_workers` process failed keys. The back-off starts at `retry_seconds` and doubles each time."""
         self._slow_workers = slow_workers
         self._retry_seconds = retry_seconds
         self._changed = threading.Condition()
@@ -34,7 +34,7 @@ class WorkQueue:
         self._queue: dict[str, None] = {}
         self._processing: set[str] = set()
         self._again: dict[str, float] = {}
-        """Keys that were added while being processed, with the seconds to wait once they are done."""
+        """Keys that were added while being processed, with the delay in seconds after their processing."""
         self._failures: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
@@ -43,12 +43,12 @@ class WorkQueue:
         self.add_after(key, 0.0)
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Queue a key in `seconds`, unless it is due sooner. If it is being processed, the wait begins at its end."""
+        """Queue a key in `seconds`, unless it is due sooner. If it is being processed, the delay starts at its end."""
         with self._changed:
             self._add_locked(key, seconds)
 
     def add_rate_limited(self, key: str) -> None:
-        """Count a failure of a key, and queue it after its backoff, unless it is due sooner."""
+        """Count a failure of a key, and queue the key after its back-off, unless it is due sooner."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self._add_locked(key, backoff(failures, first=self._retry_seconds, longest=MAX_RETRY_SECONDS))
@@ -84,7 +84,7 @@ class WorkQueue:
                 self._add_locked(key, after)
 
     def row(self) -> dict[str, object]:
-        """Return the state of the queue, for people: numbers of keys and a few failing keys."""
+        """Return the state of the queue for people: numbers of keys, and a few failing keys."""
         with self._changed:
             return {
                 "queued": len(self._queue),
@@ -95,7 +95,7 @@ class WorkQueue:
             }
 
     def shut_down(self) -> None:
-        """Return no more keys, and wake all waiting workers."""
+        """Make `get` return None from now on, and wake all waiting workers."""
         with self._changed:
             self._shut_down = True
             self._changed.notify_all()

@@ -1,1 +1,1 @@
-"""Functions on host paths that may block forever, run in a helper process."""
+"""Runs functions on host paths, which may block forever, in a helper process."""

@@ -1,15 +1,14 @@
-"""Calls functions in the helper process, with a time limit even if the host path behind them hangs.
+"""Calls functions in the helper process, with a timeout even if their host path hangs.
 
-A `stat` on a dead NFS or FUSE volume does not return, and its thread cannot be killed. If it were a thread of the
-server, each retry by the kubelet would cost another thread, and the process could not even be killed: it would keep its
-locks and sockets, so no other server could start. So such calls run in a separate process. It loses a thread per
-hanging path; callers get an error that names the path, and later callers get it at once.
+A `stat` on a dead NFS or FUSE volume does not return, and its thread cannot be killed. In the server, each retry by the
+kubelet would cost another thread. The server's process could not be killed either: it would keep its locks and sockets,
+so no other server could start. So such calls run in a separate process, which loses a thread per hanging path. Callers
+get an error that names the path, and later callers get it at once.
 
-Strategy: a call is sent as a packet and waits for its answer. Per path only a single call is in flight. A caller that
-finds another call in flight waits for it, unless that has been hanging for ANSWER_SECONDS already. A call whose caller
-has left stays registered until its answer comes or the helper process dies. Per volume only VOLUME_CALLS are in flight,
-so that a dead volume with many paths takes few threads. Waiting callers ping the process, and replace it if it is
-stuck.
+Strategy: a call is sent as a packet and waits for its answer. Per path only one call is in flight. A caller that finds
+another call in flight waits for it, unless the call has been hanging for ANSWER_SECONDS. A call whose caller has left
+stays registered until its answer comes or the helper process dies. Per volume at most VOLUME_CALLS are in flight, so
+that a dead volume with many paths takes few threads. Waiting callers ping the process, and replace it if it is stuck.
 """
 
 import itertools
@@ -32,16 +31,16 @@ from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 from shim.hostfs.volumes import ROOT, Volumes
 
 ANSWER_SECONDS = 10.0
-"""Seconds after which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
+"""Seconds after which a path counts as dead. A disk that spins up or a server that fails over answers sooner."""
 MAX_CALLS = 256
-"""Maximum calls in flight, each a thread of the helper process; if it is reached, nearly all of them hang."""
+"""Maximum calls in flight, each a thread of the helper process. If it is reached, nearly all calls hang."""
 VOLUME_CALLS = 8
-"""Maximum calls in flight per volume; further calls wait. The root file system is exempt, since links there may lead
+"""Maximum calls in flight per volume; further calls wait. The root file system is exempt, because links there may lead
 anywhere."""
 _TRIES = 2
 """Attempts of a call if the helper process dies."""
 _STOP_SECONDS = 0.5
-"""Seconds for the process to end after its socket is closed, and after it is killed."""
+"""Seconds for the process to end after its socket is closed, and again after it is killed."""
 
 T = TypeVar("T")
 Answer = tuple[Any, Exception | None]
@@ -51,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class HostCall(Protocol):
-    """Calls a function that may hang on `path`, like `HostFs.call` does in the helper process."""
+    """Calls a function that may hang on `path`. `HostFs.call` does so in the helper process."""
 
     def __call__(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
         """Return the function's result, or raise its exception."""
@@ -59,7 +58,7 @@ class HostCall(Protocol):
 
 
 def call_here(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:  # noqa: ARG001 - a HostCall
-    """Call a function in this process, which may then hang."""
+    """Call a function in this process, whose thread may hang."""
     return function(*arguments)
 
 
@@ -73,7 +72,7 @@ class _Pending:
 
     path: str
     may_take_long: bool
-    """Whether a missing answer is no sign of a dead volume."""
+    """Whether a late answer is normal, so that the call does not count for its volume."""
     volume: str = ""
     """Its mount point; empty until needed."""
     began: float = field(default_factory=time.monotonic)
@@ -90,7 +89,7 @@ class HostFs:
     """The helper process, started on the first call and restarted if it dies. Thread-safe."""
 
     def __init__(self, *, modules: Sequence[str] = ()) -> None:
-        """Have the helper process import `modules` at its start: functions to call that are not in this package."""
+        """`modules` contain further functions to call; the helper process imports them at its start."""
         self._modules = tuple(modules)
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
@@ -104,12 +103,12 @@ class HostFs:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the helper, 0 if it does not run."""
+        """The pid of the helper process; 0 if it does not run."""
         process = self._process
         return process.pid if process else 0
 
     def start(self) -> None:
-        """Start the helper process, so that the first call need not wait for it."""
+        """Start the helper process, so that the first call does not wait for it."""
         with self._changed:
             try:
                 self._ensure_process()
@@ -149,7 +148,7 @@ class HostFs:
         raise Unavailable(f"{what}: the helper process for host paths died")
 
     def call_until_answered(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
-        """Like `call`, but wait as long as the path hangs: only the current scope ends the wait."""
+        """Like `call`, but without a timeout: only the end of the current scope ends the wait."""
         return self.call(function, *arguments, path=path, what=what, seconds=math.inf)
 
     def _call_once(
@@ -175,8 +174,8 @@ class HostFs:
     def _holder(self, call: _Pending) -> _Pending | None:
         """Return the youngest call on this call's volume if the volume has VOLUME_CALLS in flight, else None.
 
-        Mount points change with each pod, and reading all of a full node takes a millisecond. So they are read only
-        when there are at least that many calls in flight.
+        Mount points change with each pod, and reading them takes a millisecond on a full node. So they are read only
+        when at least VOLUME_CALLS are in flight.
         """
         if len(self._pending) < VOLUME_CALLS or (volume := self._volume_of(call)) == ROOT:
             return None
@@ -184,7 +183,7 @@ class HostFs:
         return held[-1] if len(held) >= VOLUME_CALLS else None
 
     def _volume_of(self, call: _Pending) -> str:
-        """Return the mount point that a call counts for: ROOT, which has no limit, for a call that may take long."""
+        """Return the mount point that a call counts for: for a call that may take long ROOT, which has no limit."""
         if not call.volume:
             call.volume = ROOT if call.may_take_long else self._volumes.of_path(call.path)
         return call.volume
@@ -222,7 +221,7 @@ class HostFs:
             self._wait_lost(process)
         elif self._heartbeat.is_ping_due:
             self._heartbeat.note_ping()
-            with suppress(OSError):  # its socket is full because it is stuck, which the heartbeat notices
+            with suppress(OSError):  # the socket is full because the process is stuck, which the heartbeat detects
                 process.socket.send(PING, socket.MSG_DONTWAIT)
 
     def _send(self, function: Callable[..., T], arguments: tuple[Any, ...], *, pending: _Pending, what: str) -> None:
@@ -249,7 +248,7 @@ class HostFs:
         self._pending[number] = self._paths[pending.path] = pending
 
     def _wait_lost(self, process: ChildProcess) -> None:
-        """Wait until the reader notices that the process has died: only then can another be started."""
+        """Wait until the reader notices that the process has died, because only then another process can be started."""
         give_up = time.monotonic() + _STOP_SECONDS
         while self._process is process and (left := give_up - time.monotonic()) > 0:
             self._changed.wait(left)
@@ -311,7 +310,7 @@ class HostFs:
             process.socket.close()
             if not self._stopped:
                 log.warning("helper process ended", pid=process.pid)
-        # A process that hangs on a dead volume cannot be killed. It holds nothing that another server needs.
+        # A process that hangs on a dead volume cannot be killed, but it holds nothing that another server needs.
         process.reap(seconds=_STOP_SECONDS)
 
     def _notify(self) -> None:

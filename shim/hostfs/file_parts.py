@@ -1,4 +1,4 @@
-"""Reads host files that may hang on a dead volume, in parts that fit into the helper process's messages.
+"""Reads host files that may hang on a dead volume, in parts that fit into a packet of the helper process.
 
 The helper process imports this module, so it imports little.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from shim.base.atomic_files import open_regular
 
 PART = 64 << 10
-"""Bytes per call. Most files are smaller and take a single call."""
+"""Maximum bytes per call. Most files are smaller and take a single call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ Call = Callable[[Callable[[], Part]], Part]
 
 
 def present(paths: Sequence[str]) -> list[str]:
-    """Return the paths that exist, including paths that cannot be inspected."""
+    """Return the paths that exist. A path that cannot be inspected counts as existing."""
     return [path for path in paths if not _is_missing(path)]
 
 

@@ -1,7 +1,7 @@
-"""Checks devices on the host before Docker does: Docker checks only at start, and accepts a FIFO as a device.
+"""Checks devices on the host early: Docker checks them only at start, and accepts a FIFO as a device.
 
-A path may hang on a dead volume, so `shim.spec.host_calls` calls this in the helper process. This module imports little
-for that reason.
+A path may hang on a dead volume, so `shim.spec.host_calls` calls this in the helper process. For this reason the module
+imports little.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from shim.domain.errors import FailedPrecondition, reason_of
 
 MAX_ENTRIES = 4096
-"""Maximum entries of a directory of devices, including subdirectories: Docker walks it at every start."""
+"""Maximum entries of a directory of devices, including subdirectories. Docker walks all of them at every start."""
 
 
 def inspect_device(host_path: str, *, field: str) -> str:

@@ -1,10 +1,10 @@
-"""Host paths that a container mounts: inspected first, created once the whole request is valid.
+"""Inspects host paths that a container mounts, and creates missing paths once the whole request is valid.
 
-A user who can write to a directory on the way can replace a directory by a link between a check and its use. So a
-resolved path is walked with descriptors that follow no link: a path that has changed since is an error.
+A user who can write to a parent directory can replace a directory by a link between check and use. So a resolved path
+is opened part by part without following links, and a path that has changed since is an error.
 
-All of this may hang on a dead volume, so `shim.spec.host_calls` calls it in the helper process. This module imports
-little for that reason.
+All of this may hang on a dead volume, so `shim.spec.host_calls` calls it in the helper process. For this reason the
+module imports little.
 """
 
 import os
@@ -21,19 +21,19 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class HostSource:
-    """A host path to mount, as it was when inspected."""
+    """A host path to mount, as inspected."""
 
     path: str
-    """With links resolved; it may not exist yet."""
+    """The path with links resolved; it may not exist yet."""
     mount: MountedOn | None = None
-    """The mount that contains it, or would contain it; None if not requested."""
+    """The mount that contains the path, or would contain it; None if not requested."""
 
 
 def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
-    """Resolve links on the host; the path exists or can become a directory.
+    """Resolve the links of a path that exists, or that can be created as a directory.
 
-    Docker would follow a link inside its own mount namespace. Raise FailedPrecondition if it cannot be inspected, or is
-    a dangling link: a directory created there would be in the way of the expected target, often a socket.
+    Docker would follow a link inside its own mount namespace. Raise FailedPrecondition if the path cannot be inspected,
+    or is a dangling link: a directory created at its target would block the expected file, often a socket.
     """
     resolved = Path(os.path.realpath(path))
     try:
@@ -45,16 +45,15 @@ def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
 
 
 def nearest_existing(resolved: Path) -> Path:
-    """Return the path, or if it is missing the directory in which its first missing part would be created."""
+    """Return the path if it exists, else the nearest parent that does."""
     return next(part for part in (resolved, *resolved.parents) if part == Path("/") or not _missing(part))
 
 
 def ensure_directory(resolved: Path) -> None:
-    """Create a missing path as a directory, as the kubelet's hostPath needs; Engines before 23.0 do not.
+    """Create a missing path as a directory. The kubelet's hostPath needs this; Engines before 23.0 do not do it.
 
-    The directories stay even if the container is not created after all: another container may have mounted them by
-    then, and a mount does not keep a directory from being removed. An empty directory does no harm. Raise OSError with
-    the obstacle.
+    The directories stay even if the creation of the container fails later. Meanwhile another container may have mounted
+    them, which would not prevent their removal. An empty directory does no harm. Raise OSError.
     """
     if not _missing(resolved):
         return
@@ -69,7 +68,7 @@ def ensure_directory(resolved: Path) -> None:
 def open_directory(resolved: Path) -> Iterator[int]:
     """Hold a directory open for the block. Raise OSError (ENOTDIR) if a part of the path has become a link.
 
-    The descriptor is O_PATH: entries can be named and opened, but not listed.
+    The descriptor is O_PATH: entries can be opened by name, but not listed.
     """
     place = os.open("/", _PLACE)
     try:

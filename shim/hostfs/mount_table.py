@@ -7,7 +7,7 @@ from pathlib import Path
 from shim.base.proc import mounts, value_of
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
-"""The server shares its mount namespace with dockerd, as other host paths require too."""
+"""The server's own mounts, because it shares dockerd's mount namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class MountedOn:
 def mount_under(path: Path) -> MountedOn:
     """Return the mount that contains a path. Raise OSError if the path cannot be inspected.
 
-    Uses the kernel's mount id, not the longest mount point that is a prefix, because mounts can be stacked and hidden.
+    This uses the kernel's mount id, because the longest matching mount point may be hidden by another mount.
     """
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -35,9 +35,9 @@ def mount_under(path: Path) -> MountedOn:
 
 
 def mount_from_mountinfo(mountinfo: bytes, *, identity: bytes) -> MountedOn:
-    """Find a mount by its id (proc(5)).
+    """Find a mount by its id in /proc/<pid>/mountinfo (proc(5)).
 
-    A mount that is not listed is outside the process's root, and counts as private.
+    A mount that is not listed is outside the process's root. It counts as private.
     """
     for mount in mounts(mountinfo):
         if mount.id == identity:

@@ -1,14 +1,14 @@
 """Packets between the server and its helper process: a number and a pickled object.
 
-Pickle is safe here, because the socket belongs to these two processes alone: a process that could write to it is root
-already. The number is outside the pickle, so that a call that cannot be unpickled can still be answered.
+Pickle is safe here, because only these two processes have the socket, and only root could write to it. The number is
+outside the pickle, so that a call that cannot be unpickled can still be answered.
 """
 
 import pickle
 from typing import Any
 
 MAX_PACKET = 128 << 10
-"""Maximum bytes. Paths have at most 4 KiB; the kernel accepts packets of 208 KiB by default."""
+"""Maximum bytes of a packet. Paths have at most 4 KiB; the kernel's default limit for packets is 208 KiB."""
 
 _NUMBER_BYTES = 8
 
@@ -25,7 +25,7 @@ def packed(number: int, content: object) -> bytes:
 
 
 def number_of(packet: bytes) -> int:
-    """Return the number of the call that a packet contains or answers."""
+    """Return the number of the call in a packet, or of the call that the packet answers."""
     return int.from_bytes(packet[:_NUMBER_BYTES], "big")
 
 

@@ -1,10 +1,11 @@
-"""SELinux labels of host paths that a container mounts, and of files that are created for it.
+"""Sets the SELinux labels of host paths that a container mounts, and of files that are created for it.
 
-The label is Docker's: it chooses a label for each pod, or derives it from the container's `selinux_options`, and
-reports it in an inspect. Without SELinux, or for an unconfined container, there is no label and nothing to do. Docker
-itself relabels only at start and only for its older form of a mount, `source:target:Z`, which cannot express a
-non-recursive read-only mount and cannot contain a path with a colon. Like in containerd and cri-dockerd the label is
-the pod's own, with its categories, and not shared by all containers.
+Docker chooses a label for each pod, or derives it from the container's `selinux_options`, and reports it in an inspect.
+Without SELinux, or for an unconfined container, it reports no label, and nothing is relabelled. As in containerd and
+cri-dockerd, each pod has its own categories in its label.
+
+Docker itself relabels only at start, and only for its older form of a mount, `source:target:Z`. This form cannot
+express a non-recursive read-only mount, or a path with a colon.
 """
 
 import errno
@@ -21,7 +22,7 @@ from shim.hostfs.host_paths import open_directory
 SELINUX_XATTR = "security.selinux"
 
 MAX_DEPTH = 256
-"""Maximum nesting of directories, each of which is held open while its content is labelled."""
+"""Maximum nesting of directories. Each directory is open while its content is labelled."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -37,10 +38,10 @@ _SYSTEM = frozenset(
 
 
 def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR) -> None:
-    """Label a host path, with links resolved, and everything below it; skip files that have the label.
+    """Label a host path, with links resolved, and everything below it, except files that already have the label.
 
-    Raise FailedPrecondition for a system directory, and if the file system refuses. A file system without labels stays
-    unchanged: to SELinux everything on it has the label of its mount.
+    Raise FailedPrecondition for a system directory, and if the file system refuses. Skip file systems without labels:
+    all their files have the label of the mount.
     """
     if str(source) in _SYSTEM:
         raise FailedPrecondition(f"{field}.selinux_relabel: {source} is a system directory and is not relabelled")
@@ -53,16 +54,16 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
 
 
 def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
-    """Label a file of the server, in a directory only the server can write to. A file system may not support labels."""
+    """Label a file in a directory that only the server can write to, unless its file system has no labels."""
     with failing_as(f"label {path} as {label}"):
         _ensure_label(str(path), label.encode(), xattr=xattr)
 
 
 def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
-    """Yield a path for `name` and everything below it; the last part of a path must not be followed as a link.
+    """Yield a path for `name` and for everything below it. The caller must not follow a link in the last part.
 
-    Containers may write there meanwhile, so names are joined to open directories: a directory that is replaced by a
-    link leads nowhere else.
+    Containers may write there meanwhile. So each path starts at an open directory: a directory that is replaced by a
+    link cannot lead elsewhere.
     """
     yield _held(parent, name)
     with _open_entry(name, parent=parent) as directory:
@@ -112,7 +113,7 @@ def _ensure_label(path: str, label: bytes, *, xattr: str) -> None:
 
 def _label_of(path: str, *, xattr: str) -> bytes:
     try:
-        # The kernel terminates a label with NUL if a policy is loaded.
+        # With a loaded policy, the kernel ends a label with NUL.
         return os.getxattr(path, xattr, follow_symlinks=False).rstrip(b"\0")
     except OSError as error:
         if error.errno != errno.ENODATA:

@@ -12,7 +12,7 @@ ROOT = "/"
 
 
 class Volumes:
-    """The node's mount points, reread after each change. Thread-safe."""
+    """The node's mount points, read again after each change. Thread-safe."""
 
     def __init__(self, mountinfo: Path = MOUNTINFO) -> None:
         self._path = mountinfo
@@ -21,10 +21,7 @@ class Volumes:
         self._lock = threading.Lock()
 
     def of_path(self, path: str) -> str:
-        """Return the mount point above an absolute path, by its text: links are not followed.
-
-        Return ROOT also if the mount points cannot be read.
-        """
+        """Return the mount point above an absolute path, without following links; ROOT if unknown."""
         points = self._current()
         at = os.path.normpath(path)
         while at not in points and at not in ("", ROOT, "//"):
@@ -61,5 +58,5 @@ class Volumes:
         content = bytearray()
         while piece := os.read(self._file, 1 << 16):
             content += piece
-        # A path that hangs in proc is stuck on a single process, not on a volume.
+        # proc is not a volume: a path in it can only hang on a single process.
         return frozenset(mount.point for mount in mounts(bytes(content)) if mount.kind != b"proc")

@@ -1,7 +1,7 @@
 """The helper process: runs the calls of `shim.hostfs.client`, each in a thread.
 
-A thread in a system call on a dead volume cannot be killed, not even with its process. Nothing waits for this process
-to end: the server closes the socket and goes on.
+A thread in a system call on a dead volume cannot be killed, not even together with its process. So the server does not
+wait for this process to end: it only closes the socket.
 """
 
 import importlib
@@ -21,12 +21,12 @@ MODULES = (
     "shim.hostfs.host_paths",
     "shim.hostfs.relabel",
 )
-"""Modules of functions that the server calls here. They and the modules on the command line are imported at the start,
-so that all of them have the version of the server that started this process, even if another was installed since."""
+"""Modules of functions that the server calls here. They and the modules on the command line are imported at the start.
+So they have the version of the server that started this process, even if another version was installed since."""
 
 
 _SERVER_ENDED = (BrokenPipeError, ConnectionResetError)
-"""Exceptions of a socket whose peer has closed it, instead of an end of file, if calls or answers are in transit."""
+"""Exceptions of a socket that the server has closed while calls or answers were in transit."""
 
 
 def main(descriptor: int, modules: Sequence[str]) -> None:

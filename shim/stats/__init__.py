@@ -1,1 +1,1 @@
-"""Resource usage of containers and pods, read from the kernel's files: nothing in this package asks Docker for it."""
+"""Resource usage of containers and pods, read from the kernel's files. Docker is not asked for it."""

@@ -15,8 +15,8 @@ from shim.view.records import ContainerRecord
 def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
     """Return the resource usage of a container. Raise NotFound for an unknown id.
 
-    A stopped container reports its last known CPU time and its layer, and zero for everything else. For a container
-    that may run, values that cannot be read stay unset.
+    A stopped container reports its last known CPU time and layer usage; all other values are 0. For a running
+    container, values that cannot be read stay unset.
     """
     record = rt.view.container(container_id)
     if not record.state.may_run:
@@ -25,12 +25,12 @@ def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
 
 
 def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
-    """Return the usage of all running containers that match every part of the filter; its ids may be unique prefixes.
+    """Return the usage of all running containers that match every part of the filter.
 
-    Raise InvalidArgument for a prefix that matches several containers, running or not. A container that exits during
-    the call, or whose control group cannot be read, is omitted.
+    Ids may be unique prefixes. Raise InvalidArgument for a prefix that matches several containers, running or not. A
+    container that exits during the call, or whose control group cannot be read, is omitted.
 
-    Prefetched stats are returned once; a further request before the next pass gets them with current CPU time.
+    Prefetched stats are returned once. Further requests before the next pass get them with current CPU time.
     """
     rt.stats_cache.container_stats.touch()
     fitting = filter_containers(
@@ -44,7 +44,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
 
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
-    """Return the usage of a running container, also for the stats of its pod; None if it has exited."""
+    """Return the usage of a running container; None if it has exited."""
     reading = container_reading(rt, record)
     return None if reading is None else stats_of(rt, record, reading=reading)
 
@@ -89,7 +89,7 @@ def _with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerS
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
-    """Return the stats of a running container. If some of its files cannot be read, their values are unset, not 0."""
+    """Return the stats of a running container whose files cannot all be read: unknown values are unset, not 0."""
     processor = container_processor(rt, record)
     cpu = None if processor is None else messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate)
     return pb.ContainerStats(attributes=_attributes(rt, record), cpu=cpu, writable_layer=writable_layer(rt, record))

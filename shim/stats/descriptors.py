@@ -1,7 +1,7 @@
-"""The pod and container metrics that the kubelet passes on: names, help texts, labels, and the source of each value.
+"""The metrics of pods and containers that the kubelet exports: name, help text, labels, and source of each value.
 
-Names and meanings are cAdvisor's, because dashboards and alerts query them. Values are integers, because the CRI has no
-other type: fractions of a second are cut off.
+Names and meanings are cAdvisor's, because dashboards and alerts query them. The CRI has only integer values, so
+fractions of a second are cut off.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def _by_device(value: Callable[[Io], int]) -> Callable[[Figures], Values]:
 
 
 def _of_layer(value: Callable[[LayerUsage, FileSystem], int]) -> Callable[[Figures], Values]:
-    """Values of the file system that holds a container's layer, once that is measured."""
+    """Return the values of the file system that holds a container's layer, once the layer is measured."""
 
     def values(figures: Figures) -> Iterator[tuple[tuple[str, ...], int]]:
         layer, system = figures.layer, figures.file_system

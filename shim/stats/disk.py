@@ -1,8 +1,8 @@
-"""Disk usage of containers' writable layers: measured slowly by one thread, never during a request.
+"""Measures the disk usage of containers' writable layers, slowly in one thread, never during a request.
 
 The same thread measures the image store (`shim.stats.images`).
 
-Docker's own way (`inspect?size=1`) walks the layers inside dockerd as fast as it can, which loads nodes.
+Docker could measure layers too (`inspect?size=1`), but dockerd would walk them at full speed, which loads the node.
 """
 
 import os
@@ -27,25 +27,25 @@ from shim.stats_cache import FileSystem, LayerUsage
 from shim.view.records import ContainerRecord
 
 SHARE = 0.03
-"""Fraction of one core that measuring may use in the long run."""
+"""Fraction of one core that the walks may use in the long run."""
 _BURST = 0.1
-"""Seconds of CPU time that may be used at once after a pause: new containers have small layers."""
+"""Maximum seconds of CPU time to save up and use at once. New containers have small layers."""
 PERIOD = 30.0
-"""Seconds between two measurements of one layer, if they are cheap."""
+"""Minimum seconds between two measurements of a layer."""
 _COOLDOWN_FACTOR = 300
-"""After a measurement, a layer rests for this many times the CPU time that the measurement took."""
+"""After a measurement, a layer is not measured again for this many times the CPU time that the measurement took."""
 
 _BLOCK = 512
-"""Bytes in a block as stat(2) counts them, on every file system."""
+"""Bytes of a block in stat(2), on every file system."""
 _SLICE = 256
 """Directory entries between two checks of the budget."""
 _MAX_LINKED = 100_000
-"""Files with several names whose inodes are remembered. For further files, each name counts as its share of the
+"""Maximum remembered inodes of files with several names. For further files, each name counts as its share of the
 file."""
 _MAX_PENDING = 20_000
-"""Subdirectories of one directory that are remembered at a time. A directory with more is read again for the rest."""
+"""Maximum remembered subdirectories of a directory. A directory with more is read again for the rest."""
 _SLICES_PER_TURN = 20
-"""Slices after which an unfinished walk lets the other walks run."""
+"""Slices after which an unfinished walk lets other walks run."""
 
 _STOP_SECONDS = 0.5
 _PROC = Path("/proc")
@@ -62,9 +62,9 @@ class Sum:
 
 
 def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
-    """Return the directory of a container's writable layer, found while the container ran; None if it cannot be found.
+    """Return the directory of a container's writable layer; None unless it was found while the container ran.
 
-    The first result is cached: if a process of the container changes its own root later, that is not followed.
+    The first result is cached, so a process of the container cannot change it by a new root.
     """
     known = rt.stats_cache.uppers.get(record.id)
     if known is None and record.state.pid:
@@ -97,14 +97,14 @@ def file_system_of(directory: Path) -> FileSystem | None:
 
 
 def walk(top: Path) -> Generator[None, None, Sum]:
-    """Add up the disk usage below `top`; yield after every few hundred entries.
+    """Return the disk usage of `top` and everything below it; yield after every _SLICE entries.
 
-    Counts as `du` does: blocks on disk, each file with several names once, one file system. Entries that vanish during
-    the walk are omitted. Raise OSError if `top` itself cannot be read.
+    Count like `du`: blocks on disk, a file with several names once, one file system. Entries that vanish during the
+    walk are omitted. Raise OSError if `top` itself cannot be read.
     """
-    # Strategy: depth first with a stack of directories, in slices of entries after which the caller may pause. A file
-    # with several names counts at its first name, as long as its inode number fits in memory. Beyond that bound each
-    # name counts as its share of the file, so the sum stays right.
+    # Strategy: depth first with a stack of directories; the caller may pause at each yield. A file with several names
+    # counts at its first name, as long as inodes can be remembered (_MAX_LINKED). Beyond this limit each name counts as
+    # its share of the file, so the sum stays right.
     first = top.stat()
     used, inodes = float(first.st_blocks * _BLOCK), 1.0
     linked: set[int] = set()
@@ -138,7 +138,7 @@ def walk(top: Path) -> Generator[None, None, Sum]:
 
 
 def growth(top: Path, *, since: Path) -> Generator[None, None, Sum]:
-    """Return how much more `top` uses than `since`; otherwise like `walk`."""
+    """Return the disk usage of `top` beyond the usage of `since`; otherwise like `walk`."""
     before = yield from walk(since)
     now = yield from walk(top)
     return Sum(max(0, now.used_bytes - before.used_bytes), max(0, now.inodes - before.inodes))
@@ -147,12 +147,11 @@ def growth(top: Path, *, since: Path) -> Generator[None, None, Sum]:
 def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
     """Yield the entries of a directory, if it still has this device and inode number.
 
-    A container may have replaced the directory, or a parent of it, by a link in the meantime: nothing outside the layer
-    is read.
+    Meanwhile a container may have replaced the directory, or one of its parents, by a link out of the layer.
     """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # vanished, or its path is longer than the kernel takes
+    except OSError:  # the directory has vanished, or its path is too long for the kernel
         return
     try:
         found = os.fstat(opened)
@@ -173,7 +172,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 class Budget:
-    """A CPU budget: `share` of the elapsed time, of which at most `burst` seconds can be saved up."""
+    """A CPU budget: `share` of the elapsed time. At most `burst` seconds are saved up."""
 
     def __init__(self, *, share: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = share
@@ -183,7 +182,7 @@ class Budget:
         self._at = clock()
 
     def spend(self, seconds: float) -> float:
-        """Charge the CPU seconds that were used; return how many seconds to wait before the next work."""
+        """Charge used CPU seconds; return how many seconds to wait before the next work."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
         self._at = now
@@ -205,7 +204,7 @@ class Parts(Protocol):
 @dataclass(slots=True, eq=False)
 class _Walk:
     name: str
-    """Container id or name of the part; identifies the walk, also in logs."""
+    """Container id, or name of the part; identifies the walk, also in logs."""
     under_way: Generator[None, None, Sum]
     finish: Callable[["_Walk", Sum | None], None]
     """Receives the result; None if the directory could not be read."""
@@ -214,11 +213,11 @@ class _Walk:
 
 
 class LayerMeter:
-    """Measures the layers of running containers one after another, between `start` and `stop`.
+    """Measures the layers of running containers in turns, between `start` and `stop`.
 
-    A long walk lets the other walks run every few thousand entries, so a container with a million files does not delay
-    the others. A container that has just started is measured at once, even while the budget is exhausted: until then
-    metrics lack its file system.
+    A long walk lets other walks run every few thousand entries, so that a container with a million files does not delay
+    the others. A newly started container is measured at once, even if the budget is exhausted, because its metrics lack
+    the file system until then.
     """
 
     def __init__(
@@ -230,11 +229,10 @@ class LayerMeter:
         interval: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        """Measure the layers of `rt`, and `parts` one at a time, from one budget.
+        """Measure the layers of `rt`, and `parts` one at a time, within one budget.
 
-        `interval` is the number of seconds until new containers are noticed.
-
-        `wait` pauses for the seconds that the budget demands, or shorter if a container starts or the meter stops.
+        New containers are noticed every `interval` seconds. `wait` pauses for a number of seconds, and returns early if
+        a container starts or the meter stops.
         """
         self._rt = rt
         self._parts = parts
@@ -257,7 +255,7 @@ class LayerMeter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Abandons the current walk, and does not wait for a disk that hangs."""
+        """Stop the thread, and abandon the current walk. Do not wait for a hanging disk."""
         self._stopping.set()
         self._scope.cancel()
         self._container_started.set()
@@ -285,7 +283,7 @@ class LayerMeter:
         until = time.monotonic() + self._interval
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
-            if self._container_started.is_set():  # checked after the walk, so that each pass advances at least one
+            if self._container_started.is_set():  # checked after the walk, so that each pass advances a walk
                 return
 
     def _begin_due(self) -> None:
@@ -322,7 +320,7 @@ class LayerMeter:
         for _ in range(_SLICES_PER_TURN):
             before = turn.cost
             more = self._slice(turn)
-            # Also after the last slice: many small layers cost as much as a large layer.
+            # Also pause after the last slice, because many small layers cost as much as a large layer.
             pause = self._budget.spend(turn.cost - before)
             if pause:
                 self._wait(pause)

@@ -1,8 +1,8 @@
-"""Disk usage of images, by layer: an image layer never changes, so each is measured once.
+"""Measures the disk usage of images, by layer.
 
-So the store is walked once in the life of a server, and after that only new layers. Docker's own figure (`/system/df`)
-adds up the same layers, but an Engine before API 1.42 also walks the layers of all containers and all volumes for it.
-It reports no inodes, and with the containerd image store it omits the compressed blobs that pulls leave.
+A layer never changes. So the server walks the whole store once, and later only new layers. Docker's own figure
+(`/system/df`) is the sum of the same layers. But it has no inodes, and with the containerd image store it omits the
+compressed blobs of pulls. An Engine before API 1.42 also walks the layers of all containers and all volumes for it.
 """
 
 import os
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoreMeter:
-    """Chooses the next part of the store to measure, and adds up the results. Not thread-safe."""
+    """Selects the next part of the store to measure, and adds up the results. Not thread-safe."""
 
     def __init__(self, rt: Runtime, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rt = rt
@@ -85,7 +85,7 @@ class StoreMeter:
         )
 
     def _complain(self, complaint: str) -> None:
-        # Log a failure once, not at every period.
+        # Log each failure once, not every PERIOD.
         if complaint != self._complaint:
             log.warning("failed to measure image store", error=complaint)
         self._complaint = complaint

@@ -1,4 +1,4 @@
-"""CRI messages made from figures. A figure that the kernel does not report leaves its field unset."""
+"""Builds CRI messages from figures. If the kernel does not report a figure, its field stays unset."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from shim.stats.network import Interface
 from shim.stats_cache import LayerUsage
 
 LARGEST = (1 << 64) - 1
-"""Maximum of a field."""
+"""Maximum value of a field."""
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
-    """Wrap a number, capped at the maximum: sums of counters may exceed it."""
+    """Wrap a number, capped at LARGEST, which sums of counters may exceed."""
     return None if number is None else pb.UInt64Value(value=min(number, LARGEST))
 
 
@@ -25,7 +25,7 @@ def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
 
 
 def set_cpu_usage(message: pb.CpuUsage, cpu: Cpu, *, at: int, rate: int) -> None:
-    """Overwrite a CpuUsage."""
+    """Overwrite all fields of a CpuUsage."""
     message.timestamp = at
     message.usage_core_nano_seconds.value = min(cpu.usage, LARGEST)
     message.usage_nano_cores.value = min(rate, LARGEST)
@@ -86,7 +86,7 @@ def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
 def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage | None:
     """Return the NetworkUsage of all interfaces; None if there are none.
 
-    The default interface is CNI's, or else the first: a kubelet crashes without a default interface.
+    The default interface is CNI's, else the first. A kubelet crashes without a default interface.
     """
     usages = [_interface_usage(interface) for interface in interfaces]
     if not usages:

@@ -1,4 +1,4 @@
-"""The parts of a metric: the figures of a container, and how to take a value from them."""
+"""The definition of a metric, and the figures of a container that it takes values from."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shim.stats.processes import Processes
 from shim.stats_cache import FileSystem, LayerUsage
 
 Values = Iterable[tuple[tuple[str, ...], int | None]]
-"""Pairs of further label values and a number; a pair with None is omitted."""
+"""Pairs of additional label values and a number. A pair with None is omitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Figures(CpuFigures):
 
     @property
     def file_system(self) -> FileSystem | None:
-        """Return the file system of the container's layer, once measured."""
+        """The file system of the container's layer; None before the first measurement."""
         return self.layer.file_system if self.layer else None
 
 
@@ -60,7 +60,7 @@ class ContainerMetric(Generic[F_contra]):
     kind: pb.MetricType
     values: Callable[[F_contra], Values]
     labels: tuple[str, ...] = ()
-    """Labels that follow BASE_LABELS."""
+    """Labels in addition to BASE_LABELS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _DEVICES = Path("/sys/dev/block")
 
 
 def list_metric_descriptors() -> list[pb.MetricDescriptor]:
-    """Describe all metrics; a metric that this node's kernel does not report has no values."""
+    """Describe all metrics, even those that this node's kernel does not report."""
     return [descriptor(metric) for metric in EVERY]
 
 
@@ -45,12 +45,12 @@ def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
 def pod_metrics(
     rt: Runtime, record: SandboxRecord, *, read: Mapping[ContainerId, Reading | None] | None = None
 ) -> pb.PodSandboxMetrics:
-    """Read all metrics of a pod. Containers that have exited in the meantime are omitted.
+    """Read all metrics of a pod. Containers that have exited meanwhile are omitted.
 
-    `read` holds readings of its containers from the same pass.
+    `read` contains readings of its containers from the same pass.
     """
     known = read or {}
-    # Cached for this pass only: device numbers are reused, and a new device may not have its name yet.
+    # Cached for this pass only, because device numbers are reused, and a new device may not have its name yet.
     device_name = functools.cache(_device_name)
     containers = (
         _container_metrics(
@@ -70,7 +70,7 @@ def pod_metrics(
 
 
 def _with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
-    """Return a copy of `known` with current CPU time and network counters; reading the rest costs many more files."""
+    """Return a copy of `known` with current CPU time and network counters. All other metrics need many more files."""
     metrics = pb.PodSandboxMetrics()
     metrics.CopyFrom(known)  # answers in flight share it
     del metrics.metrics[:]
@@ -95,7 +95,7 @@ def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetric
 
 
 def _set_current_cpu(rt: Runtime, record: ContainerRecord, *, metrics: pb.ContainerMetrics) -> None:
-    """Update the CPU time in a container's metrics; leave them unchanged if the container is about to exit."""
+    """Update the CPU time in a container's metrics; leave them unchanged if the container has exited."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     processor = container_processor(rt, record)
     if place is None or processor is None:
@@ -185,7 +185,7 @@ def _figures(
 
 
 def _device_name(major: int, minor: int) -> str:
-    """Return the name of a block device as dashboards know it, or its number if it has no name."""
+    """Return the path of a block device, such as `/dev/sda`, or its number if it has no name."""
     try:
         return f"/dev/{os.path.basename(os.readlink(_DEVICES / f'{major}:{minor}'))}"  # noqa: PTH119, PTH115 - a text
     except OSError:
@@ -193,6 +193,6 @@ def _device_name(major: int, minor: int) -> str:
 
 
 def _image_name(rt: Runtime, image_id: ImageId, *, wanted: str) -> str:
-    """Return the name of an image that users know, or the requested name if the image is gone."""
+    """Return an image's name for people; `wanted` if the image is gone."""
     image = rt.view.images.last_known(image_id)
     return wanted if image is None else name_for_people(image, wanted=wanted)

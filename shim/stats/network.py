@@ -1,4 +1,4 @@
-"""Network counters of a pod, from /proc, without entering its network namespace."""
+"""Reads the network counters of a pod from /proc, without entering its network namespace."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,10 @@ class Interface:
 
 
 def interfaces_from_net_dev(table: bytes) -> list[Interface]:
-    """Parse /proc/<pid>/net/dev (proc(5)), without `lo`: a pod's packets to itself are not traffic."""
+    """Parse /proc/<pid>/net/dev (proc(5)). Skip `lo`, because a pod's packets to itself are not traffic."""
     found = []
     for line in lines(table):
-        # The name may touch the first number: the kernel pads to a width that large counters exceed.
+        # A large first number may follow the name's colon without a blank.
         name, colon, rest = line.partition(b":")
         words = rest.split()
         if not colon or len(words) < _COLUMNS or not all(word.isdigit() for word in words):

@@ -1,6 +1,6 @@
-"""Processes, threads, descriptors and sockets of a container, from /proc.
+"""Counts a container's processes, threads, descriptors and sockets from /proc.
 
-Processes that exit meanwhile do not count.
+Processes that exit meanwhile are not counted.
 """
 
 import os
@@ -11,13 +11,13 @@ from shim.base.proc import lines, value_of
 from shim.cgroup.files import names, read
 
 MAX_PROCESSES = 2_000
-"""Processes of a container that are read. Each further process counts as one thread without descriptors.
+"""Maximum processes read per container. Each further process counts as one thread without descriptors.
 
-Tens of thousands would keep the interpreter busy for seconds, and all requests for stats with it.
+Reading tens of thousands would keep the interpreter busy for seconds, and delay all requests for stats.
 """
 
 MAX_DESCRIPTORS = 20_000
-"""Descriptors of a container that are checked for being sockets; further descriptors do not count as sockets."""
+"""Maximum descriptors checked per container. Further descriptors do not count as sockets."""
 
 _ULIMITS = {b"Max open files": "max_open_files"}
 """The limits that cAdvisor reports, by their names in /proc/<pid>/limits."""
@@ -52,7 +52,7 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
 
 
 def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
-    """Return a process's soft limits by their name in the metrics. Unlimited values are omitted."""
+    """Return a process's soft limits, by name in the metrics. Unlimited values are omitted."""
     found = {}
     for line in lines(read(f"{proc}/{pid}/limits") or b""):
         for title, name in _ULIMITS.items():

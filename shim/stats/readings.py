@@ -1,4 +1,4 @@
-"""Readings of the control groups of containers and pods. A group that is gone gives None, never an error."""
+"""Reads the control groups of containers and pods. For a group that is gone, functions return None."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from shim.stats_cache import Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 _QUICK_READ = 1_000_000
-"""Nanoseconds. If a read took no longer, its timestamp is exact enough."""
+"""Maximum nanoseconds of a read with an exact timestamp."""
 _MAX_READS = 5
 
 
@@ -28,7 +28,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The figures of a running container that stats and metrics share; each pass reads them once."""
+    """The figures of a running container for stats and metrics. Each pass reads them once."""
 
     place: Place
     processor: Processor
@@ -39,7 +39,7 @@ class Reading:
 
 
 def cadvisor_id(rt: Runtime, record: Record) -> str:
-    """Return cAdvisor's name of a container or pause container: its control group's path, or its id without a group."""
+    """Return cAdvisor's name of a container or pause container: the path of its control group, else its id."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     return place.path if place is not None and place.path else record.id
 
@@ -51,7 +51,7 @@ def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | Non
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
-    """Read a running container; None if it has exited."""
+    """Read the figures of a running container; None if it has exited."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
@@ -94,34 +94,34 @@ def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
 
 
 def has_group(record: SandboxRecord) -> bool:
-    """Return whether the pod has a control group, as every pod of a kubelet does.
+    """Return whether the pod has its own control group, as every pod of a kubelet does.
 
-    Without `cgroup_parent` Docker puts all containers into one group, so the parent group belongs to all of them.
+    Without `cgroup_parent` Docker puts the containers of all pods into the same parent group.
     """
     return bool(record.config.linux.cgroup_parent)
 
 
 def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
-    """Return the sandboxes that have stats: the ready sandboxes."""
+    """Return the sandboxes with stats: the ready sandboxes."""
     return [record for record in rt.view.sandboxes() if pod.is_ready(rt.checkpoints, record)]
 
 
 def running_containers(rt: Runtime, *, sandbox_id: SandboxId | None = None) -> list[ContainerRecord]:
-    """Return the containers that have stats, of one sandbox or of all."""
+    """Return the running containers, which have stats, of one sandbox or of all."""
     records = rt.view.containers() if sandbox_id is None else rt.view.containers_of(sandbox_id)
     return [record for record in records if record.state.running]
 
 
 def runs_exactly(rt: Runtime, sandbox_id: SandboxId, *, containers: Iterable[str]) -> bool:
-    """Return whether exactly these containers run in a pod, so that an earlier reading of the pod still holds."""
+    """Return whether exactly these containers run in a pod, so that an earlier reading of the pod is still valid."""
     return {record.id for record in running_containers(rt, sandbox_id=sandbox_id)} == set(containers)
 
 
 def _read_with_time(read: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
     """Read CPU time; return it with its timestamp, ns since the epoch.
 
-    On a busy machine this thread may be preempted between the file and the clock, long enough to distort a rate. Then
-    the file is read again, and the quickest read counts.
+    On a busy machine this thread may be preempted between file and clock, long enough to distort a rate. So a slow read
+    is repeated, and the quickest read is returned.
     """
     seen, least = None, 0
     for _ in range(_MAX_READS):
@@ -145,7 +145,7 @@ def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Pro
 
 
 def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | None) -> Processor | None:
-    """Read a pod's own group. The kubelet made it, so earlier sandboxes may have used CPU time in it."""
+    """Return the CPU time of a pod's own group, in which earlier sandboxes of the pod may have used CPU time."""
     if seen is None:
         return None
     at, cpu = seen
@@ -171,7 +171,7 @@ def _cpu_sum(places: list[Place]) -> Cpu | None:
 
 
 def _memory_sum(parts: list[Memory]) -> Memory:
-    """Add up memory; limits have no sum."""
+    """Add up memory figures, except limits."""
     return Memory(
         usage=sum(part.usage for part in parts),
         working_set=sum(part.working_set for part in parts),

@@ -1,4 +1,4 @@
-"""Background passes over all running pods, so that answers have a rate and long lists are prefetched."""
+"""Samples all running pods in the background, for CPU rates and to prefetch long lists."""
 
 import functools
 import itertools
@@ -26,17 +26,17 @@ from shim.stats_cache import INTERVAL, METRICS_INTERVAL, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _COOLDOWN_FACTOR = 50
-"""A pass is followed by a pause of this many times the CPU time it took: at most 2 % of a core."""
+"""After a pass, pause for this many times the CPU time of the pass: passes take at most 2 % of a core."""
 _SECOND_PASS_SECONDS = 1.1
-"""Seconds from the first pass to the second, after which containers older than the server have a rate."""
+"""Seconds from the first pass to the second, which gives containers older than the server a rate."""
 
 log = structlog.get_logger(__name__)
 
 
 def sample(rt: Runtime, *, with_metrics: bool) -> None:
-    """Sample all running pods and containers, and forget those that are gone. Raise Unavailable like the view.
+    """Sample all running pods and containers, and forget removed objects. Raise Unavailable like the view.
 
-    Notes CPU time always, reads the rest if a list was requested recently, and metrics if `with_metrics`.
+    Always record CPU time. Read all other stats if a list was requested recently, and with `with_metrics` also metrics.
     """
     known: list[ContainerRecord | SandboxRecord] = [*rt.view.containers(), *rt.view.sandboxes()]
     rt.stats_cache.keep_only({record.id for record in known})
@@ -49,7 +49,7 @@ def sample(rt: Runtime, *, with_metrics: bool) -> None:
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
-    """Note the CPU time of a container; return the reading if everything was read."""
+    """Record the CPU time of a container; return its reading if all figures were read."""
     cache = rt.stats_cache.container_stats
     if not (cache.requested_recently or rt.stats_cache.sandbox_stats.requested_recently):
         _note(rt, record.id, container_processor(rt, record))
@@ -109,13 +109,13 @@ class Sampler:
                 continue
             with_metrics = now >= metrics_due
             if with_metrics:
-                # Half an interval early, so that a pass that comes a little too soon is not postponed to the next.
+                # Half an interval early, so that a pass that is slightly early still reads metrics.
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
             took = self._run_in_scope(functools.partial(sample, self._rt, with_metrics=with_metrics))
             due = time.monotonic() + max(next(intervals), _COOLDOWN_FACTOR * took)
 
     def _run_in_scope(self, work: Callable[[], None]) -> float:
-        """Run `work`; return the seconds of CPU time it took."""
+        """Run `work`; log errors. Return the seconds of CPU time used."""
         began = time.thread_time()
         try:
             with deadline.entered(self._scope):

@@ -27,7 +27,7 @@ from shim.view.records import ContainerRecord, SandboxRecord
 def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
     """Return the resource usage of a pod. Raise NotFound for an unknown id.
 
-    A stopped pod reports its last known CPU time. For a pod that may run, values that cannot be read stay unset.
+    A stopped pod reports its last known CPU time. For a running pod, values that cannot be read stay unset.
     """
     record = rt.view.sandbox(sandbox_id)
     if not record.state.may_run:
@@ -36,10 +36,10 @@ def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
-    """Return the usage of all ready pods that match every part of the filter; its id may be a unique prefix.
+    """Return the usage of all ready pods that match every part of the filter.
 
-    Raise InvalidArgument for a prefix that matches several pods, ready or not. A pod that stops during the call is
-    omitted. Prefetched answers are returned once, as by `list_container_stats`.
+    The id may be a unique prefix. Raise InvalidArgument for a prefix that matches several pods, ready or not. A pod
+    that stops during the call is omitted. Prefetched stats are returned once, as by `list_container_stats`.
     """
     rt.stats_cache.sandbox_stats.touch()
     fitting = filter_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
@@ -51,7 +51,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
 def running_pod_stats(rt: Runtime, record: SandboxRecord, *, prefetched: bool) -> pb.PodSandboxStats | None:
     """Return the usage of a running pod; None if it has stopped.
 
-    With `prefetched`, its containers' stats may come from the last pass.
+    With `prefetched`, the stats of its containers may come from the last pass.
     """
     processor, memory = pod_processor(rt, record), pod_memory(rt, record)
     return (
@@ -112,7 +112,7 @@ def _container(rt: Runtime, record: ContainerRecord, *, prefetched: bool) -> pb.
 
 
 def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
-    # With host networking these would be the node's counters.
+    # With the host network these would be the node's counters.
     if pod.host_network(record.config):
         return None
     interfaces = interfaces_of(record.state.pid)

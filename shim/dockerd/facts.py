@@ -23,18 +23,18 @@ ANSWER_SECONDS = 4.0
 """How long Status and Version wait for Docker, so that they answer within 5 s.
 
 Docker answers a ping from memory without a lock, within milliseconds even on a busy machine. If it takes four seconds,
-its process is not running. Once it runs again, the next Status reports it as ready; the kubelet asks for the status
-every 5 s, and evicts no pod for one failure.
+its process is stopped or hangs. Once it runs again, the next Status reports it as ready. The kubelet requests the
+status every 5 s, and evicts no pod after a single failure.
 """
 RECENT_SECONDS = 2.0
-"""Status does not ping a Docker that has answered another call within this time: a dockerd that stops hundreds of
-containers at once may take a second for a ping. This is less than half of the kubelet's 5 s between two Status calls,
-so that the next Status at the latest reports a hung Docker."""
+"""Status does not ping Docker if Docker has answered any call within this time, because a dockerd that stops hundreds
+of containers at once may take a second for a ping. The time is less than half of the kubelet's 5 s between two Status
+calls, so that a hung Docker is reported at the next Status at the latest."""
 
 FALLBACK_SECONDS = 1.0
-"""How long to wait for Docker's `info` if an earlier description can serve instead."""
+"""How long to wait for Docker's `info` before an earlier `info` is used."""
 INFO_SECONDS = 30.0
-"""Bound on reading Docker's `info`, which takes locks of containers and is slow while Docker starts many of them."""
+"""Timeout of reading Docker's `info`, which locks containers, so it is slow while Docker starts many of them."""
 INFO_AGE = 60.0
 """Seconds after which Status refreshes the `info` in the background."""
 
@@ -42,7 +42,7 @@ PING = "ping Docker"
 _READ = "read Docker's info"
 
 CAP_SYS_RESOURCE = 24
-"""Bit of the capability to lower an OOM score (capabilities(7))."""
+"""Number of the capability to lower an OOM score (capabilities(7))."""
 
 
 ROOTLESS = (
@@ -52,12 +52,12 @@ ROOTLESS = (
 
 
 def is_rootless(info: EngineInfo) -> bool:
-    """Return whether dockerd runs as a user, with other user and network namespaces than the node."""
+    """Return whether dockerd runs without root, in its own user and network namespaces."""
     return "name=rootless" in (info.security_options or ())
 
 
 class Kept(Protocol):
-    """Docker's last known description, which outlives the server; empty at first."""
+    """Docker's last known version and cgroup driver, which survive a restart of the server; empty at first."""
 
     @property
     def server_version(self) -> str:
@@ -70,15 +70,15 @@ class Kept(Protocol):
         ...
 
     def keep(self, *, server_version: str, cgroup_driver: str) -> None:
-        """Store a new description."""
+        """Store new values."""
         ...
 
 
 class EngineFacts:
     """The Engine's cached `info`, its health check, and the lowest OOM score that it can set. Thread-safe.
 
-    `info` takes the daemon tens of milliseconds, so RunPodSandbox must not request it each time. The Status RPC, which
-    the kubelet calls every few seconds, keeps the cache fresh.
+    `info` takes Docker tens of milliseconds, so RunPodSandbox must not request it each time. The Status RPC, which the
+    kubelet calls every few seconds, keeps the cache fresh.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EngineFacts:
         kept: Kept | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        """`kept` stores the description across restarts of the server; None stores nothing."""
+        """`kept` stores version and cgroup driver across restarts of the server; None stores nothing."""
         self._engine = engine
         self._proc = proc
         self._restrict = restrict_oom_score_adj
@@ -98,15 +98,15 @@ class EngineFacts:
         self._info: EngineInfo | None = None
         self._read_at = 0.0
         self._daemon = 0
-        """The number of daemons so far, which `refresh` counts."""
+        """The number of calls of `refresh`; each may mean a new daemon."""
         self._described = 0
-        """The daemon that `_info` describes."""
+        """The value of `_daemon` when `_info` was requested."""
         self._oom_floor: int | None = None
         self._pings: Background[None] = Background(self._ping, name="docker-ping")
         self._info_reads: Background[EngineInfo] = Background(self._read, name="docker-info")
 
     def info(self, *, max_age: float | None = None) -> EngineInfo:
-        """Return the Engine's description, at most `max_age` seconds old; None accepts any age.
+        """Return the Engine's `info`, at most `max_age` seconds old; None accepts any age.
 
         Raise the Engine's errors, and DeadlineExceeded after INFO_SECONDS.
         """
@@ -117,18 +117,18 @@ class EngineFacts:
 
     @property
     def last_info(self) -> EngineInfo | None:
-        """Return the description that was read last, without a call to Docker; None before the first."""
+        """The last `info`, without a call to Docker; None before the first."""
         return self._info
 
     def check_answers(self) -> None:
         """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share a ping.
 
-        Raise a ShimError that names the unanswered or refused call. An `info` that hangs is no error once it has been
-        read: Engine 20.10 blocks it for 15 to 25 s while a pull cannot resolve the name of a registry.
+        Raise a ShimError that names the unanswered or refused call. Once an `info` was read, a later `info` that hangs
+        is not an error: Engine 20.10 blocks it for 15 to 25 s while a pull cannot resolve the name of a registry.
         """
         end = time.monotonic() + ANSWER_SECONDS
         if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
-            self._pings.join(what=PING)  # which ANSWER_SECONDS bounds
+            self._pings.join(what=PING)  # it raises after ANSWER_SECONDS
         if self._info is None:
             with answered_within(end - time.monotonic(), what=_READ):
                 self._info_reads.join(what=_READ)
@@ -136,9 +136,9 @@ class EngineFacts:
             self._info_reads.begin()
 
     def refresh(self) -> None:
-        """Start to read the description again, since the Engine may be another daemon from now on.
+        """Start to read `info` again, because the Engine may be another daemon now.
 
-        Calls that need the description wait FALLBACK_SECONDS for it, and then use the earlier description.
+        Calls that need a fact wait FALLBACK_SECONDS for it, and then use the earlier fact.
         """
         with self._lock:
             self._daemon += 1
@@ -149,7 +149,7 @@ class EngineFacts:
             log.debug("cannot read Docker's info yet", error=error)
 
     def server_version(self) -> str:
-        """Return the Engine's version, from its last answer if it does not answer now.
+        """Return the Engine's version, or its last known version if it does not answer.
 
         Raise Unavailable if it has never answered.
         """
@@ -164,7 +164,7 @@ class EngineFacts:
         return self._described != self._daemon
 
     def _fact(self, what: str, choose: Callable[[EngineInfo | Kept], str]) -> str:
-        """Return a part of the current daemon's description, or of the last known description after a shorter wait."""
+        """Return a fact about the current daemon, or the last known fact after FALLBACK_SECONDS."""
         info = self._info
         if info is not None and not self._is_outdated:
             return choose(info)
@@ -197,7 +197,7 @@ class EngineFacts:
         with answered_within(INFO_SECONDS, what=_READ):
             info = self._engine.info()
         if is_rootless(info):
-            self._info = None  # an earlier daemon's description must not serve: Status would be ready
+            self._info = None  # with an earlier daemon's `info`, Status would report ready
             raise FailedPrecondition(ROOTLESS)
         self._info, self._read_at, self._described = info, asked_at, daemon
         if self._kept is not None:
@@ -214,7 +214,7 @@ class EngineFacts:
         kept.keep(server_version=info.server_version, cgroup_driver=info.cgroup_driver)
 
     def runtimes(self, *, wanted: str = "") -> dict[str, Runtime]:
-        """Return the runtimes by name, read again if `wanted` is missing: a daemon reload can add runtimes."""
+        """Return the runtimes by name. Read `info` again if `wanted` is missing, because a reload can add runtimes."""
         runtimes = self.info().runtimes or {}
         if wanted and wanted not in runtimes:
             runtimes = self.info(max_age=0).runtimes or {}
@@ -226,7 +226,7 @@ class EngineFacts:
         return self.cgroup_driver() == "systemd"
 
     def possible_oom_score_adj(self, wanted: int) -> int:
-        """Return `wanted`, or the lowest score that Docker can set if this is higher (setting restrict_oom_score_adj).
+        """Return `wanted`, raised to the lowest score that Docker can set (setting restrict_oom_score_adj).
 
         Without CAP_SYS_RESOURCE Docker cannot set a score below its own, and runc fails with an error that does not
         name the cause.
@@ -239,11 +239,11 @@ class EngineFacts:
     def _find_oom_floor(self) -> int:
         if self._restrict == "false":
             return -1000
-        # The daemon's limits count. Behind systemd's socket activation the peer is init, whose bounding set the daemon
-        # has inherited.
+        # The limits of dockerd apply. With systemd's socket activation the peer is init, whose bounding set dockerd has
+        # inherited.
         daemon = self._proc / str(self._engine.daemon_pid() or "self")
         if not daemon.exists():
-            daemon = self._proc / "self"  # a daemon in another pid namespace: assume the limits of this process
+            daemon = self._proc / "self"  # dockerd is in another pid namespace: assume the limits of this process
         if self._restrict == "auto" and may_lower_oom_scores(daemon):
             return -1000
         floor = int((daemon / "oom_score_adj").read_bytes())
@@ -254,8 +254,8 @@ class EngineFacts:
 def may_lower_oom_scores(process: Path) -> bool:
     """Return whether a process (`/proc/<pid>`) and its children may lower an OOM score.
 
-    The kernel requires the capability in the initial user namespace. In another user namespace, such as a rootless
-    node's, the bounding set is full but does not help.
+    The kernel requires the capability in the initial user namespace. In another user namespace, for example on a
+    rootless node, the bounding set is full but has no effect.
     """
     return _has_capability(process / "status", CAP_SYS_RESOURCE) and _maps_every_user(process / "uid_map")
 
@@ -266,7 +266,7 @@ def _has_capability(status: Path, bit: int) -> bool:
 
 
 def _maps_every_user(uid_map: Path) -> bool:
-    """Return whether a /proc/<pid>/uid_map is the initial user namespace's, or missing in a kernel without them."""
+    """Return whether a /proc/<pid>/uid_map is of the initial user namespace, or missing, without kernel support."""
     try:
         return uid_map.read_bytes().split() == [b"0", b"0", b"4294967295"]
     except FileNotFoundError:

@@ -10,21 +10,21 @@ from shim.dockerd.overlay import upper_directory
 from shim.engine.answers import EngineInfo
 
 _KIND = "driver-type"
-"""A key in DriverStatus, which graph drivers lack."""
+"""A key in DriverStatus that only the containerd image store has."""
 _SNAPSHOTTER = "io.containerd.snapshotter.v1"
 _CONTENT = "io.containerd.content.v1.content"
 _PROC = Path("/proc")
 _SYSTEM_CONTAINERD = Path("/var/lib/containerd")
 
 _LAYERS = {"overlay2": "overlay2", "fuse-overlayfs": "fuse-overlayfs", "vfs": "vfs/dir"}
-"""The directories of layers below the data root, by graph driver. Drivers whose layers are separate file systems
-(btrfs, zfs) are missing: their layers share blocks, which a walk does not show."""
+"""The directories of layers below the data root, by graph driver. btrfs and zfs are missing: their layers share blocks,
+which a walk cannot detect."""
 _WRITABLE = {"vfs": "", "fuse-overlayfs": "diff"}
-"""For graph drivers whose mounts do not name writable layers: the writable layer in the directory of a container."""
+"""The writable layer's path in a container's directory, by graph driver. Only drivers whose mounts do not name it."""
 _OVERLAYS = frozenset({"overlay2", "overlay", "overlayfs", "stargz"})
 """Graph drivers and snapshotters whose mounts name writable layers."""
 _YOUNG_SECONDS = 30.0
-"""The oldest age of a snapshot in the first class; see `_age_class`."""
+"""Maximum age of a snapshot in the first class; see `_age_class`."""
 _OLDEST = 6
 
 
@@ -36,9 +36,9 @@ def is_containerd_store(info: EngineInfo) -> bool:
 def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> Path:
     """Return the directory of the image store, on a file system that the kubelet can map to a device.
 
-    With a graph driver this is Docker's data root. With the containerd image store it is the directory of the
-    snapshotter, which the Engine does not report. It is read from the root mount of a running container (`pids` are
-    first processes), or else searched below Docker's containerd and the machine's containerd.
+    With a graph driver this is Docker's data root. With the containerd image store it is the snapshotter's directory,
+    which the Engine does not report. It is read from the root mount of a running container, or else searched in the
+    directories of Docker's containerd and of the machine's containerd. `pids` are first processes of containers.
     """
     if not is_containerd_store(info):
         return Path(info.docker_root_dir)
@@ -63,10 +63,10 @@ def is_measurable(info: EngineInfo) -> bool:
 
 
 def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
-    """Return the absolute path of a writable layer whose mount has a relative path; None for other drivers.
+    """Return the absolute path of a writable layer that is `relative` in mount options; None for other drivers.
 
     For an image of many layers, mount options with absolute paths exceed a page, the limit of mount(2). Then the driver
-    `overlay2` mounts with paths relative to its directory, and the kernel shows them unchanged.
+    `overlay2` mounts with paths relative to its directory, and the kernel reports these.
     """
     if info.driver not in _LAYERS or ".." in relative.parts:
         return None
@@ -74,9 +74,9 @@ def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
 
 
 def writable_directory(info: EngineInfo, container_id: str) -> Path | None:
-    """Return the writable layer from Docker's record of a container, for drivers whose mounts do not name it.
+    """Return the writable layer from Docker's record of a container; None without a record.
 
-    None for other drivers, and without a record.
+    Only for drivers whose mounts do not name the layer; None for others.
     """
     if info.driver not in _WRITABLE or is_containerd_store(info):
         return None
@@ -90,7 +90,7 @@ def writable_directory(info: EngineInfo, container_id: str) -> Path | None:
 
 
 def image_copy(layer: Path) -> Path | None:
-    """Return the copy of the image from which the driver vfs made a writable layer; None for other drivers."""
+    """Return the driver vfs's copy of the image below a writable layer; None for other drivers."""
     return layer.with_name(f"{layer.name}-init") if layer.match(f"{_LAYERS['vfs']}/*") else None
 
 
@@ -102,11 +102,10 @@ def has_writable_layers(info: EngineInfo) -> bool:
 def store_parts(
     info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
 ) -> dict[str, Path | None]:
-    """Return the directories below `root` that hold images, by keys whose content never changes.
+    """Return the directories of the store's images, by keys. A key's content never changes, so measure it once.
 
-    So each directory needs to be measured once; the directory of a `known` key may be None. The store must be
-    `is_measurable`. `in_use` are the writable layers of running containers, which are left out. Raise OSError if the
-    store cannot be read.
+    The directory of a `known` key may be None. The store must be `is_measurable`. `in_use` are the writable layers of
+    running containers, which are omitted. Raise OSError if the store cannot be read.
     """
     if is_containerd_store(info):
         return {**dict(_snapshots(root / "snapshots", in_use=in_use)), **dict(_blobs(root.with_name(_CONTENT)))}
@@ -114,7 +113,7 @@ def store_parts(
 
 
 def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tuple[str, Path | None]]:
-    """Yield image layers by chain id, which the content determines. Docker registers only complete layers."""
+    """Yield image layers by chain id, a hash of the content. Docker registers only complete layers."""
     for chain in _entries(root / "image" / driver / "layerdb/sha256"):
         if chain.name in known:
             yield chain.name, None
@@ -128,14 +127,14 @@ def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tupl
 
 
 def _is_name(name: str) -> bool:
-    """Return whether the content of Docker's file is a name: a power loss may leave the file empty or full of NULs."""
+    """Return whether the content of Docker's file is a name. After a power loss it may be empty or full of NULs."""
     return name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield all snapshots except for the snapshots of running containers.
+    """Yield all snapshots except those of running containers.
 
-    Only containerd's database knows which snapshots belong to images, so layers of stopped containers are included.
+    Only containerd's database distinguishes images' snapshots, so layers of stopped containers are included.
     """
     running = {upper.parent for upper in in_use}
     for snapshot in directory.iterdir():
@@ -149,9 +148,9 @@ def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[s
 
 
 def _age_class(seconds: float) -> int:
-    """Return how often the age of a snapshot has doubled, up to a quarter of an hour.
+    """Return how often the age of a snapshot has doubled since _YOUNG_SECONDS, up to a quarter of an hour.
 
-    The disk does not show when a layer is completely unpacked, so each class is measured again.
+    The disk does not show whether a layer is completely unpacked, so a snapshot is measured again in each class.
     """
     return min(_OLDEST, max(0, math.ceil(math.log2(max(seconds, 1.0) / _YOUNG_SECONDS))))
 

@@ -1,11 +1,12 @@
 """Finds containerd-shims whose containers Docker has removed.
 
-Docker does not know these containerd-shims: an exit was lost in the containerd-shim, or dockerd was killed while it
-removed the container. A containerd-shim takes some 20 MiB, and the processes of its tasks go on.
+Docker does not know these containerd-shims: the containerd-shim has lost an exit, or dockerd was killed while it
+removed the container. A containerd-shim takes some 20 MiB, and the processes of its tasks keep running.
 
-The search goes through /proc. A containerd-shim works in the directory of its first task, and the directories of all
-tasks have the same parent. A task belongs to the containerd-shim that listens at the address in the task's directory,
-identified by the inode of the socket. So a process of a pod may have any name, but cannot pose as another process.
+The search reads /proc. The working directory of a containerd-shim is its first task's directory, and the directories of
+all tasks have the same parent. A task belongs to the containerd-shim that listens at the address in the task's
+directory, identified by the inode of the socket. So a pod's process may have any name, but cannot pose as a
+containerd-shim.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -19,9 +20,9 @@ from shim.base.atomic_files import read_regular
 from shim.engine.daemon_process import PROC, Listeners, open_files
 
 CONFIG_LIMIT = 4 << 20
-"""Bytes of a task's OCI configuration; most of it is the seccomp profile."""
+"""Maximum bytes of a task's OCI configuration, which is mostly the seccomp profile."""
 _SMALL = 4096
-"""Bytes read from a file that holds a name or an address."""
+"""Maximum bytes read from a file with a name or an address."""
 
 _COMM = b"containerd-shim"
 """The name `containerd-shim-runc-v2`, truncated as in the kernel."""
@@ -50,12 +51,12 @@ class _Bootstrap(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The creator of a container, as its OCI configuration shows it."""
+    """A server and its Docker, as recognizable in the OCI configuration of their containers."""
 
     docker_root: Path
-    """Docker's data root, which holds the root file system of the container."""
+    """Docker's data root, the parent of containers' root file systems."""
     resolv_conf: Path
-    """The server's directory of resolv.conf files, which holds the pod's."""
+    """The server's directory with the resolv.conf files of pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +67,16 @@ class LeakedShim:
     containers: tuple[str, ...]
     """The ids of the removed containers."""
     serves_others: bool
-    """Whether it also has the task of a container that Docker knows."""
+    """Whether it also has a task of a container that Docker knows."""
     ours: bool
-    """Whether this server, now or in an earlier run with the same state directory, created all removed containers."""
+    """Whether a server with this state directory created all removed containers."""
 
 
 def leaked_shims(known: Callable[[], Collection[str]], *, maker: Maker, proc_dir: Path = PROC) -> list[LeakedShim]:
     """Return the containerd-shims with tasks of containers that the maker's Docker has removed.
 
-    `known` returns the ids of all containers of this Docker. It is called after the containerd-shims were found, so
-    that a new container is no leak.
+    `known` returns the ids of all containers of this Docker. It is called after the search, so that a new container
+    does not count as leaked.
     """
     found = [(pid, tasks) for pid, tasks in _tasks_of_shims(maker, proc_dir) if tasks]
     containers = known() if found else ()
@@ -99,9 +100,9 @@ def _shims(proc_dir: Path) -> Iterator[int]:
 
 
 def _tasks_of_shims(maker: Maker, proc_dir: Path) -> Iterator[tuple[int, dict[str, bool]]]:
-    """Yield each containerd-shim, with its tasks in the maker's Docker, and for each whether the maker created it.
+    """Yield each containerd-shim, with its tasks in the maker's Docker, and whether the maker created each task.
 
-    A node has hundreds of shims and tasks: the tasks are found by their sockets, which are listed once.
+    A node has hundreds of containerd-shims and tasks. So their sockets are listed only once.
     """
     listeners, known = Listeners(), dict[Path, dict[str, list[Path]]]()
     for pid in _shims(proc_dir):
@@ -109,7 +110,7 @@ def _tasks_of_shims(maker: Maker, proc_dir: Path) -> Iterator[tuple[int, dict[st
             parent = (proc_dir / str(pid) / "cwd").readlink().parent
             if parent not in known:
                 known[parent] = _by_socket(parent, listeners)
-        except OSError:  # it has exited, or is no containerd-shim
+        except OSError:  # it has exited, or is not a containerd-shim
             continue
         directories = [each for link in open_files(proc_dir / str(pid)) for each in known[parent].get(link, ())]
         created = {each.name: _is_created_by(maker, each) for each in directories}
@@ -135,7 +136,7 @@ def _is_created_by(maker: Maker, directory: Path) -> bool | None:
 
 
 def _address(directory: Path) -> str:
-    """Return the path of the socket of a task's containerd-shim, as containerd before 2.0 or from 2.0 on stores it."""
+    """Return the path of the socket of a task's containerd-shim, stored by containerd 2.0 or by older releases."""
     try:
         address = msgspec.json.decode(_read(directory / "bootstrap.json"), type=_Bootstrap).address
     except msgspec.DecodeError:

@@ -7,22 +7,22 @@ from shim.base.proc import Mount, mounts
 
 
 def upper_directory(process: Path) -> Path:
-    """Return the writable layer of the container of a process (`/proc/<pid>`).
+    """Return the writable layer of the container that a process (`/proc/<pid>`) belongs to.
 
-    The path is empty if no layer is visible or the process is gone, and may be relative (see
+    The path is empty if the root is not an overlay or the process is gone. It may be relative (see
     `shim.dockerd.image_store.layer_directory`).
     """
     return root_upper_directory(_mounts(process))
 
 
 def upper_directories(process: Path) -> set[Path]:
-    """Return the writable layers of all running containers, from the mounts of the daemon (`/proc/<pid>`)."""
+    """Return the writable layers of all running containers, from the mounts of dockerd (`/proc/<pid>`)."""
     uppers = {_upper(mount) for mount in _mounts(process)}
     return uppers - {Path()}
 
 
 def root_upper_directory(mounts_of_process: Iterable[Mount]) -> Path:
-    """Return `upperdir=` of the overlay that is mounted at `/`; empty without an overlay."""
+    """Return the `upperdir` of the overlay at `/`; an empty path without an overlay."""
     return next((_upper(mount) for mount in mounts_of_process if mount.point == "/"), Path())
 
 

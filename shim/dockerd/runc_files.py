@@ -1,6 +1,6 @@
-"""Reads the files of runc and containerd for a running container: runc's state, the bundle, and the containerd-shim.
+"""Reads files of runc and containerd for a running container: runc's state and the bundle; finds its containerd-shim.
 
-All files belong to root. Docker's API does not show their content.
+All files belong to root. Docker's API does not report their content.
 """
 
 import os
@@ -16,15 +16,15 @@ from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.dockerd.starting_tasks import STATE_LIMIT, state_file
 
 STATUS_BYTES = 1 << 16
-"""Bytes read from a file of /proc."""
+"""Maximum bytes read from a file of /proc."""
 
 _RUNC = "runc"
 _EXECUTE_RUNC = frozenset({"oci-runtime", ORDERED_RUNTIME})
-"""Names, up to the first dot, of the server's OCI runtime and of the script that Docker makes for its arguments."""
+"""File names, without suffix, of the server's OCI runtime and of the script that Docker creates for its arguments."""
 
 
 class Unfit(Exception):
-    """The files lack the wanted data, or the container is not runc's. `reason` is a single word, for a metric."""
+    """The files lack the required data, or another runtime created the container. `reason` is a label for a metric."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -32,19 +32,19 @@ class Unfit(Exception):
 
 
 class StateConfig(msgspec.Struct):
-    """The part of runc's configuration that is read."""
+    """The relevant part of the configuration in runc's state."""
 
     labels: list[str] | None = None
 
 
 class State(msgspec.Struct):
-    """The part of runc's `state.json` that is read."""
+    """The relevant part of runc's `state.json`."""
 
     init_process_pid: int
     init_process_start: int
     """In clock ticks since boot."""
     cgroup_paths: dict[str, str]
-    """Directories by controller; the version 2 directory is under the empty name."""
+    """Directories by controller; for cgroup v2 the key is empty."""
     config: StateConfig
 
 
@@ -72,7 +72,7 @@ def bundle_of(state: State) -> Path:
 
 
 def runc_of(bundle: Path, *, shim: int) -> Path:
-    """Return the path of the runc that made the container, directly or for the server's OCI runtime.
+    """Return the path of the runc that created the container, directly or from the server's OCI runtime.
 
     `shim` is the pid of the containerd-shim. Raise Unfit for another runtime, or OSError.
     """
@@ -106,8 +106,8 @@ def is_frozen(cgroup_paths: Mapping[str, str]) -> bool:
 
 
 def began(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot. Raise OSError."""
-    # proc(5): count the fields behind the name, which may hold blanks, parentheses and line ends.
+    """Return the start time of a process, in clock ticks since boot. Raise OSError."""
+    # The name, in parentheses, may itself contain blanks, parentheses and newlines (proc(5)).
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
@@ -118,12 +118,12 @@ def status(pid: int) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return a file of runc or containerd. Raise OSError, also if it exceeds STATE_LIMIT."""
+    """Read a file of runc or containerd. Raise OSError, also if it exceeds STATE_LIMIT."""
     return read_regular(path, most=STATE_LIMIT)
 
 
 def word(path: Path) -> bytes:
-    """Return the content of a kernel file of one word; empty if it is missing."""
+    """Read a kernel file that contains one word; return b"" if it cannot be read."""
     try:
         return path.read_bytes().strip()
     except OSError:

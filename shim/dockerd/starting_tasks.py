@@ -1,17 +1,17 @@
 """Finds the first process of a starting container before Docker answers the start.
 
 runc keeps the state of each container in a directory named by its id, below Docker's `exec-root`. The file `state.json`
-there names the first process as soon as the process has all namespaces and sysctls. The process then waits 30 to 50 ms
-for its start. Some releases of runc write the file once earlier, with -1 for the process.
+in it names the first process as soon as the process has all namespaces and sysctls. The process then waits 30 to 50 ms
+for its start. Some releases of runc also write the file earlier, with the pid -1.
 
-By then Docker has finished with the network namespace. Most Engines set it up in a hook that runc runs earlier. Engine
-26.0, and Engines from 28.0 on, set it up between create and start, but only bring `lo` up, which runc has already done.
+By then Docker has finished with the network namespace. Most Engines set it up in an earlier hook of runc. Engine 26.0,
+and Engines from 28.0 on, set it up between create and start, but only bring `lo` up, which runc has already done.
 
-If Docker's remaining work in the namespace is harmless, the namespace can be used 10 to 15 ms earlier. runc first makes
-its directory for the container, then the control group, and then, at once, the namespaces with their first process. No
-event shows the last step, so after the first step the control group is read every millisecond.
+If Docker's remaining work in the namespace is harmless, the namespace can be used 10 to 15 ms earlier. runc first
+creates its directory for the container, then the control group, and immediately afterwards the namespaces with their
+first process. No event reports the last step. So after the first step the control group is read every millisecond.
 
-Docker's API does not show any of this. With another OCI runtime, or without access to Docker's directories, the first
+Docker's API reports none of this. With another OCI runtime, or without access to Docker's directories, the first
 process stays unknown until Docker answers.
 """
 
@@ -32,17 +32,17 @@ from shim.base.proc import value_of
 from shim.base.wakeup import Waker
 
 STATE_LIMIT = 4 << 20
-"""Bytes of a file of runc: the whole configuration of the container, including its seccomp profile."""
+"""Maximum bytes of a file of runc, which contains the container's configuration including its seccomp profile."""
 
 SEARCH_SECONDS = 0.001
 """Interval between two reads of a control group."""
 SEARCHES = 30
-"""Maximum reads for a container; after that only runc's state counts. An idle machine needs 10 reads."""
+"""Maximum reads of a control group per start; after that only runc's state is used. An idle machine needs 10 reads."""
 AT_ONCE = 2
-"""Maximum concurrent starts whose control groups are read: with more starts the processors are the bottleneck."""
+"""Maximum concurrent starts with reads of control groups. With more starts the processors are the bottleneck."""
 
 _READ = 1 << 16
-"""Bytes read from a kernel file: a starting container has few processes."""
+"""Maximum bytes read from a kernel file. A starting container has few processes."""
 _OWN_NAMESPACE = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
 
 _STATE = "state.json"
@@ -62,7 +62,7 @@ def state_file(exec_root: Path, container_id: str) -> Path:
 
 
 class StartingTask:
-    """A container that is being started. Thread-safe."""
+    """The wait for the first process of a starting container. Thread-safe."""
 
     def __init__(self, container_id: str, changed: threading.Condition, *, group: str) -> None:
         self.group = group
@@ -74,7 +74,7 @@ class StartingTask:
         self._ended = False
 
     def wait(self) -> int:
-        """Wait for the first process and return its pid; 0 if `end` comes first, or the start cannot be watched.
+        """Wait for the first process and return its pid; 0 if `end` is called first.
 
         Raise Cancelled or DeadlineExceeded when the current scope ends.
         """
@@ -82,7 +82,7 @@ class StartingTask:
         return self._pid
 
     def end(self) -> None:
-        """End the wait, since Docker has answered."""
+        """End the wait, because Docker has answered or the start cannot be watched."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -97,7 +97,7 @@ class StartingTask:
 class TaskWatch:
     """Waits for the first processes of starting containers. Thread-safe.
 
-    All waits share an inotify instance, since a node has few, and a thread; the first wait creates both.
+    All waits share one inotify instance, of which a node has few, and one thread. The first wait creates both.
     """
 
     def __init__(self) -> None:
@@ -122,8 +122,8 @@ class TaskWatch:
     def starting(self, container_id: str, *, group: str = "") -> Iterator[StartingTask]:
         """Watch for the first process of a container that is started in the block.
 
-        `group` is the directory of its control group; empty if its network namespace may not be used until runc's state
-        names the process.
+        `group` is the directory of its control group. It is empty if the network namespace must not be used before
+        runc's state names the process.
         """
         task = StartingTask(container_id, self._changed, group=group)
         try:
@@ -153,7 +153,7 @@ class TaskWatch:
                 task.end()
                 return
             inotify = self._running_locked()
-            # Add the watch each time: the directory may be new, and a second watch of it changes nothing.
+            # Add the watch each time, because the directory may be new. A second watch of it has no effect.
             inotify.add_watch(self._directory, flags.CREATE | flags.ONLYDIR)
             self._tasks[container_id] = task
 
@@ -208,7 +208,7 @@ class TaskWatch:
         self._forming = forming
 
     def _first_process(self, inotify: INotify, directory: Path) -> int:
-        """Return the pid in the state of a container, or 0; from now on, a new state causes an event."""
+        """Watch a container's directory for a new state; return the pid in the current state, or 0."""
         try:
             number = inotify.add_watch(directory, flags.MOVED_TO | flags.ONLYDIR)
             with self._changed:
@@ -221,7 +221,7 @@ class TaskWatch:
             self._drop_watches()
 
     def _drop_watches(self) -> None:
-        """Remove the watches that no task needs."""
+        """Remove watches without a task."""
         with self._changed:
             for number in [number for number, container in self._watched.items() if container not in self._tasks]:
                 del self._watched[number]
@@ -231,11 +231,11 @@ class TaskWatch:
 
 
 def _first_of_namespace(group: str) -> int:
-    """Return the process of a control group that is the first of a PID namespace; 0 if there is none.
+    """Return the pid of the process in a control group that is the first of its PID namespace; 0 if there is none.
 
     When runc has created this process, all its namespaces exist.
     """
-    # Bare system calls, since this runs each millisecond and `Path` takes several times as long.
+    # Plain system calls: this runs each millisecond, and `Path` takes several times as long.
     try:
         for pid in map(int, _content(f"{group}/cgroup.procs").split()):
             if os.readlink(f"/proc/{pid}/ns/pid") != _OWN_NAMESPACE and _is_first(pid):  # noqa: PTH115

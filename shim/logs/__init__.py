@@ -1,1 +1,1 @@
-"""Container logs in the CRI's format. A separate process copies them from Docker's `json-file` or `local` logs."""
+"""Container logs in the CRI's format, which a separate process copies from Docker's `json-file` or `local` logs."""

@@ -1,6 +1,7 @@
-"""Lines of a CRI log: `<time> <stdout|stderr> <P|F> <content>`. Pure.
+"""Parses lines of a CRI log: `<time> <stdout|stderr> <P|F> <content>`. Pure.
 
-F marks a whole line or the last piece of a line, P any other piece. Output that ends without a newline ends with P.
+F marks a whole line or the last piece of a line, P any other piece. If output ends without a newline, its last piece is
+a P.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class LineHead:
 
     @property
     def prefix(self) -> bytes:
-        """Return the prefix of all lines with this time and stream."""
+        """The prefix of all lines with this time and stream."""
         return f"{self.time} {self.stream} ".encode()
 
 

@@ -1,4 +1,4 @@
-"""The logging drivers of Docker whose files the server can copy.
+"""Docker's logging drivers whose files the server can copy.
 
 To add a driver, write a module with its `Format`, and add the driver to FORMATS and to
 `shim.config.model.DockerLogDriver`.
@@ -19,7 +19,7 @@ FORMATS: Mapping[DockerLogDriver, Format] = MappingProxyType({"json-file": JSON_
 def driver_of(docker_type: str) -> DockerLogDriver:
     """Return the driver for `HostConfig.LogConfig.Type` of a container's inspect; json-file if it is empty.
 
-    A container keeps the driver it was created with, even if the setting has changed since.
+    A container keeps its driver even if the setting changes later.
     """
     return next((driver for driver in FORMATS if driver == docker_type), "json-file")
 

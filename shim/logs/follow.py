@@ -1,4 +1,4 @@
-"""Copies the output of one container from Docker's files into its CRI log, piece by piece."""
+"""Copies the output of a container from Docker's files to its CRI log, chunk by chunk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +18,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of copied and of unreadable lines, for the state dump."""
+    """Numbers of copied lines and of unreadable lines, for the state dump."""
 
     lines: int = 0
     unreadable: int = 0
 
 
 class Follower:
-    """Copies the output of one container. After an OSError, `open` must be called again.
+    """Copies the output of a container. After an OSError, `open` must be called again.
 
     No position is stored. `open` finds the position in Docker's files from the last line of the CRI log
     (`shim.logs.resume`). Then each `step` reads whole records, converts them and appends them in one write. After an
-    error or a crash the position is found again in the same way, so no line is repeated, and no line that Docker still
-    has is lost.
+    error or a crash, `open` finds the position in the same way. So no line is repeated, and no line is lost that Docker
+    still has.
     """
 
     def __init__(self, order: Follow, counts: Counts) -> None:
@@ -44,7 +44,7 @@ class Follower:
     def open(self) -> None:
         """Open the CRI log and continue after its last line.
 
-        The log of an exited container is not created if it and its rotated files are missing: it was removed.
+        If the log of an exited container and its rotated files are missing, the log was removed, and is not created.
         """
         if self.order.ended and not self._sink.path.exists() and not rotated_logs(self._sink.path):
             return
@@ -58,7 +58,7 @@ class Follower:
         close_all(files[:which])
 
     def step(self) -> bool:
-        """Copy a piece of the output. Return whether there may be more to copy now."""
+        """Copy a chunk of output. Return whether more output may be available now."""
         if self._sink.fd < 0:
             return False
         records = self._source.read()
@@ -71,14 +71,14 @@ class Follower:
         return True
 
     def reopen(self) -> None:
-        """Continue in a new CRI log file. The old file is never written again."""
+        """Continue in a new CRI log file. The old file is not written any more."""
         if self._sink.fd < 0:
             self.open()
         else:
             self._sink.open()
 
     def behind(self) -> int:
-        """Return the number of bytes of Docker's files that are still to be copied, also while the log is blocked."""
+        """Return the number of bytes of Docker's files left to copy, also while the log is blocked."""
         return self._source.behind()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Follower:
         self._sink.close()
 
     def _resume(self, files: list[int]) -> int:
-        """Seek to the position to continue at. Return the index of its file; this file and later files stay open."""
+        """Seek to the resume position. Return the index of its file; this file and later files stay open."""
         self._source.close()
         if not files:
             return 0

@@ -13,7 +13,7 @@ class ContainerLog:
 
     id: str
     docker: str
-    """Absolute path of Docker's file; empty if Docker has not reported it, so that it cannot be followed."""
+    """Absolute path of Docker's file. Empty if Docker has not reported it; the log cannot be followed then."""
     cri: str
     created_at: int
     """Ns since the epoch."""
@@ -28,23 +28,23 @@ class LogStats:
     """Pid of the log process; 0 while it does not run."""
     restarts: int
     held_back: int
-    """Number of containers whose exit is deferred until their last output is written."""
+    """Number of containers whose exit is held back until their last output is written."""
     figures: Figures | None
     """None if the log process did not answer in time."""
 
 
 class Drains(Protocol):
-    """Lets the view defer the exit of a container until its log is drained. No method waits."""
+    """Lets the view hold back the exit of a container until its log is drained. No method waits."""
 
     def follow(self, container: ContainerLog) -> None:
         """Start to copy the output of a running container. Idempotent."""
         ...
 
     def drained(self, container: ContainerLog, *, run: int) -> bool:
-        """Return whether all output of an exited container is written, or the wait for it has timed out.
+        """Return whether all output of an exited container is written, or writing has taken too long.
 
-        If False, the output is being written, and the callback of `start` is called at the end. `run` is the time when
-        the container was started.
+        If False, the output is still being written, and the callback of `start` is called later. `run` is the start
+        time of the container.
         """
         ...
 
@@ -57,11 +57,11 @@ class ContainerLogs(Drains, Protocol):
     """Copies the output of containers into CRI log files. Thread-safe."""
 
     def follow_now(self, container: ContainerLog) -> str:
-        """Create the CRI log and start to copy. Return why the log cannot be written; empty if it can be."""
+        """Create the CRI log and start to copy. Return the error if the log cannot be written, else ""."""
         ...
 
     def reopen(self, container_id: str) -> None:
-        """Continue in a new file of the same name, which exists when this returns.
+        """Create a new file of the same name, and continue in it.
 
         Raise FailedPrecondition if the container is not followed, and ShimError if the file cannot be created.
         """

@@ -1,8 +1,8 @@
 """The format of Docker's `json-file` log. Pure, except for reading backwards.
 
-A record is a line `{"log":"...","stream":"stdout","time":"..."}`, perhaps with further keys. Docker cuts long lines of
-output at 16 KiB, so `log` ends in a newline or is a piece of a longer line. All pieces of a line have the time of its
-first byte. Docker replaces bytes that are not UTF-8 by U+FFFD.
+A record is a line `{"log":"...","stream":"stdout","time":"..."}`, perhaps with more keys. Docker splits long lines of
+output every 16 KiB, so `log` ends in a newline or is a piece of a longer line. All pieces of a line have the time of
+its first byte. Docker replaces bytes that are not UTF-8 with U+FFFD.
 """
 
 import posixpath
@@ -16,7 +16,7 @@ from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import lines_backwards
 
 _BEGIN = b'{"log":"'
-"""Prefix of every record. It occurs nowhere inside a record, where quotes are escaped."""
+"""Prefix of every record. It cannot occur inside a record, where quotes are escaped."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -25,7 +25,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     log: str
     stream: Literal["stdout", "stderr"]
     time: str
-    """RFC 3339, UTC, up to nine digits of a second without trailing zeros."""
+    """RFC 3339, UTC, with up to nine decimals of a second and no trailing zeros."""
 
 
 _DECODER = msgspec.json.Decoder(Record)
@@ -38,7 +38,7 @@ def path(directory: str) -> str:
 
 def whole(data: bytes) -> int:
     """Implement `shim.logs.format.Format.whole`."""
-    # A longer line is garbage from a full disk or a crash. It is skipped.
+    # A line of CHUNK bytes is garbage from a full disk or a crash, so skip it.
     return data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
 
 
@@ -82,7 +82,7 @@ JSON_FILE = Format(
 def decode_line(line: bytes) -> Record | None:
     """Decode a line; return None if it is unreadable.
 
-    After a torn record Docker continues on the same line, so the last record of the line is decoded.
+    After a torn record Docker continues on the same line. So decode the last record of the line.
     """
     begin = line.rfind(_BEGIN)
     if begin < 0:
@@ -103,8 +103,8 @@ def encode(records: list[Record]) -> bytes:
     """Return the lines of the CRI log for `records`, in order."""
     text = _join(records)
     if text.count("\n") != len(records):
-        # Docker ends a record at each newline of the output. In a damaged record a further newline, in the content or
-        # the time, would make a line that readers of CRI logs refuse.
+        # Docker ends a record at each newline of the output. A damaged record may have more newlines, in its content or
+        # time, which would give lines that readers of CRI logs reject.
         text = _join([piece for record in records for piece in _split(record)])
     return text.encode()
 

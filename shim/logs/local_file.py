@@ -1,9 +1,9 @@
-"""The format of Docker's `local` log, which keeps the bytes a container wrote. Pure, except for reading backwards.
+"""The format of Docker's `local` log, which keeps a container's bytes unchanged. Pure, except for reading backwards.
 
-A record is its size in four bytes, big-endian, a `LogEntry` (proto/shim/api/docker/log_entry.proto), and the same size
-again (source: package daemon/logger/local of the Engine). The content has no newline, since Docker ends a line there,
-but every message begins with a newline (_MESSAGE). So no content looks like the beginning of a record, and the next
-record after a torn record can be found.
+A record consists of a size in four bytes, big-endian, a `LogEntry` (proto/shim/api/docker/log_entry.proto), and the
+same size again (source: package daemon/logger/local of the Engine). The content has no newline, because Docker ends the
+record there. But every message begins with a newline (_MESSAGE). So no content looks like the beginning of a record,
+and the next record after a torn record can be found.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ from shim.logs.lines import end_of_whole, groups_backwards
 _SIZE = struct.Struct(">I")
 _FRAME = 2 * _SIZE.size
 _MAX_MESSAGE = 1 << 17
-"""Bytes. A message is smaller: 16 KiB of content, an id, and fields of later Engines."""
+"""Maximum bytes of a message, which has 16 KiB of content, an id, and perhaps fields of later Engines."""
 _MESSAGE = b"\n\x06std"
 """The beginning of every message: field 1, six bytes, stdout or stderr."""
 _HEAD = _SIZE.size + len(_MESSAGE)
@@ -88,10 +88,10 @@ def _join(read: Iterator[tuple[int, bytes]]) -> Lines:
 
 
 def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the end offset and the CRI line of each record; yield an empty line for garbage between readable records.
+    """Yield the end offset and the CRI line of each record, and an empty line for garbage between records.
 
-    If the size of a torn record happens to span later records, it can be decoded, with newlines in its content. `wary`
-    checks for such newlines, which takes time.
+    If the size of a torn record happens to end at a later record's end, the torn record can be decoded, and its content
+    has newlines. `wary` rejects such records, which takes time.
     """
     at, second, prefix = 0, -1, b""
     while at < len(records):
@@ -110,7 +110,7 @@ def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
 
 
 def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
-    """Return the message of the record at `at` and the end offset of the record; None if there is no record."""
+    """Return the message and the end offset of the record at `at`; the message is None if there is no record."""
     try:
         (size,) = _SIZE.unpack_from(records, at)
         end = at + size + _FRAME
@@ -122,9 +122,9 @@ def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
 
 
 def _behind_torn(records: bytes, at: int) -> int:
-    """Return the offset to continue at if no record is at `at`; the length of `records` if none is left."""
+    """Return the offset of the next record if no record is at `at`; the length of `records` if none is left."""
     if at >= _SIZE.size and records.startswith(_MESSAGE, at):
-        # The previous record was torn before its second size, and the first size of this record was read instead.
+        # The previous record was torn before its second size, so the first size of this record was read instead.
         return at - _SIZE.size
     return _next_begin(records, at + 1)
 

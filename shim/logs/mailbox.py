@@ -1,4 +1,4 @@
-"""The queue of orders to the log process, and the callers that wait for its answers."""
+"""The queue of orders to the log process, and the wait for its answers."""
 
 import itertools
 import threading
@@ -14,7 +14,7 @@ from shim.logs.protocol import Answer, Order
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An order without an answer."""
+    """An unanswered order."""
 
     ticket: int
     order: Order
@@ -24,11 +24,11 @@ class Pending:
 
 
 class Mailbox:
-    """Keeps every order until it is answered. Thread-safe; `put` never waits."""
+    """Keeps each order until it is answered. Thread-safe; `put` never waits."""
 
     def __init__(self) -> None:
         self.waker = Waker()
-        """Readable when there are orders to send, or the mailbox was closed."""
+        """Readable if there are orders to send, or if the mailbox is closed."""
         self._changed = threading.Condition()
         self._tickets = itertools.count(1)
         self._unanswered: dict[int, Pending] = {}
@@ -36,7 +36,7 @@ class Mailbox:
         self.closed = threading.Event()
 
     def close(self) -> None:
-        """End every wait: no answer will arrive."""
+        """End all waits, because no answer will arrive."""
         self.closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -52,14 +52,14 @@ class Mailbox:
         return pending
 
     def wait_answer(self, pending: Pending, *, seconds: float, what: str) -> Answer:
-        """Wait for the answer. Raise Unavailable after `seconds`, and when the current scope ends its error."""
+        """Wait for the answer. Raise Unavailable after `seconds`, and Cancelled or DeadlineExceeded."""
         deadline.wait_for(self._changed, lambda: pending.answer or self.closed.is_set(), what=what, limit=seconds)
         if pending.answer is None:
             raise Unavailable(f"{what}: the log process does not answer")
         return pending.answer
 
     def take_answer(self, answer: Answer) -> None:
-        """Deliver an answer of the log process to the caller that waits for it."""
+        """Deliver an answer of the log process to its waiting caller."""
         with self._changed:
             pending = self._unanswered.pop(answer.ticket, None)
             if pending is None:
@@ -70,15 +70,15 @@ class Mailbox:
             pending.then(answer)
 
     def withdraw(self, pending: Pending) -> None:
-        """Forget an order, whose answer nobody needs any more: the next process does not get it."""
+        """Forget an order that nobody waits for, so that the next process does not get it."""
         with self._changed:
             self._unanswered.pop(pending.ticket, None)
 
     def repeat(self, first: list[Order]) -> None:
-        """Queue all orders for a new process: `first`, then all orders without an answer, in order.
+        """Queue all orders for a new process: `first`, then all unanswered orders, in order.
 
-        The orders of `first` are not repeated for the process after that, which gets a current list: an old Follow
-        after a newer Drain would mean that the container runs again.
+        The orders of `first` are never repeated, because a later process gets a current list. An old Follow after a
+        newer Drain would mean that the container runs again.
         """
         with self._changed:
             self._unsent.clear()

@@ -18,13 +18,13 @@ from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 
 MIN_RESTART_SECONDS = 0.05
-"""Pause before the process is restarted; doubled each time the process dies within STABLE_SECONDS."""
+"""Back-off before a restart of the process; doubled each time the process dies within STABLE_SECONDS."""
 RESTART_CAP_SECONDS = 5.0
 STABLE_SECONDS = 2.0
-"""A process that has run for this time resets the pause."""
+"""A process that has run for this time resets the back-off."""
 STOP_SECONDS = 1.0
-"""Time for the process to exit after its socket is closed. Then it is killed, which loses no output: the next process
-continues."""
+"""Time for the process to exit after its socket is closed. Then it is killed. No output is lost, because the next
+process continues."""
 log = structlog.get_logger(__name__)
 
 
@@ -39,10 +39,10 @@ class LogProcess:
         first_orders: Callable[[], list[Order]],
         tick: Callable[[], float | None],
     ) -> None:
-        """Prepare the thread, which `start` starts. `arguments` are passed to the program.
+        """`arguments` are passed to the program.
 
         `first_orders` returns the first orders for a new process. `tick` is called before each wait, and returns the
-        seconds until its next call is due, or None. Both are called in the thread of this object.
+        seconds until its next call is due, or None. Both are called in this object's thread.
         """
         self.restarts = 0
         self._mailbox = mailbox
@@ -55,16 +55,16 @@ class LogProcess:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the process; 0 while it does not run."""
+        """The pid of the process; 0 while it does not run."""
         child = self._child
         return child.pid if child else 0
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the thread, which starts the process."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the process; the mailbox must be closed."""
+        """Stop the process. The mailbox must be closed."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class LogProcess:
             began = time.monotonic()
             try:
                 self._live()
-            except Exception:  # exits are deferred until a log process answers, so it must be restarted
+            except Exception:  # exits are held back until a log process answers, so it must be restarted
                 log.exception("lost connection to log process")
             if self._mailbox.closed.is_set():
                 return
@@ -82,7 +82,7 @@ class LogProcess:
             self._pause(backoff(deaths + 1, first=MIN_RESTART_SECONDS, longest=RESTART_CAP_SECONDS))
 
     def _pause(self, seconds: float) -> None:
-        """Wait `seconds`, and go on calling `tick`: the process may never start on this node."""
+        """Wait `seconds`, and keep calling `tick`, because the process may never start on this node."""
         end = time.monotonic() + seconds
         while not self._mailbox.closed.is_set() and (left := end - time.monotonic()) > 0:
             try:
@@ -93,7 +93,7 @@ class LogProcess:
             self._mailbox.closed.wait(left if due is None else min(left, due))
 
     def _live(self) -> None:
-        """Run a process from its start to its end."""
+        """Run a process until it ends."""
         try:
             child = ChildProcess("shim.logs.worker", "--parent", str(os.getpid()), *self._arguments)
         except OSError as error:
@@ -112,11 +112,11 @@ class LogProcess:
             log.error("log process died, restarting", pid=child.pid, code=child.exit_code)
 
     def _end(self, child: ChildProcess, *, lost: bool) -> None:
-        """Wait until the process has ended, unless the server stops: two processes would write to the same logs."""
+        """Wait until the process has ended, or the server stops: two processes must not write to the same logs."""
         if lost:
             log.error("log process does not answer, killing it", pid=child.pid)
             child.kill()
-        # A process that hangs in a file system cannot be killed, and holds the locks of its logs until it ends.
+        # A process that hangs in a file system cannot be killed, and keeps the locks of its logs.
         child.reap(seconds=STOP_SECONDS)
         if child.exit_code is None and not self._mailbox.closed.is_set():
             log.error("log process hangs in the kernel: check the disk of the logs", pid=child.pid)
@@ -124,7 +124,7 @@ class LogProcess:
                 self._pause(1.0)
 
     def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
-        """Send orders and receive answers until the process ends or stops answering, or the server stops."""
+        """Send orders and receive answers until the process ends or does not answer, or the server stops."""
         poll = select.poll()
         poll.register(self._mailbox.waker, select.POLLIN)
         while not self._mailbox.closed.is_set():
@@ -155,7 +155,7 @@ class LogProcess:
         return bool(packet)
 
     def _send(self, ours: socket.socket) -> None:
-        """Send orders until the socket is full, without waiting."""
+        """Send orders until the socket is full. Do not wait."""
         while (first := self._mailbox.first_unsent()) is not None:
             refusal = ""
             try:
@@ -170,7 +170,7 @@ class LogProcess:
                 refusal = str(error)
             self._mailbox.mark_sent()
             if refusal:
-                # Only this container gets an error: retrying the order would block the logs of all other containers.
+                # Fail only this order, because retrying it would block the logs of all other containers.
                 self._mailbox.take_answer(Answer(ticket=first.ticket, error=refusal))
 
 

@@ -1,7 +1,7 @@
-"""The protocol between the server and the log process: each packet of a socket pair is a JSON message.
+"""The protocol between the server and the log process: JSON messages as packets of a socket pair.
 
-Each order has a ticket and gets exactly one answer with this ticket; a Drain may be answered much later. If the process
-dies, its successor gets the unanswered orders again.
+Each order has a ticket and gets exactly one answer with this ticket. The answer of a Drain may come much later. If the
+process dies, the next process gets the unanswered orders again.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from shim.config.model import DockerLogDriver
 
 MAX_PACKET = 1 << 17
-"""Bytes; enough for two paths of PATH_MAX and the other fields."""
+"""Maximum bytes of a packet, enough for two paths of PATH_MAX and all other fields."""
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -17,17 +17,17 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     id: str
     docker: str
-    """Path of Docker's file; the file need not exist yet."""
+    """Path of Docker's file, which may not exist yet."""
     driver: DockerLogDriver = "json-file"
     cri: str
     since: int = 0
     """When the container was created, ns since the epoch."""
     ended: bool = False
-    """The container exited before it was followed."""
+    """Whether the container exited before it was followed."""
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container has exited: stop following it once all its output is written. Answered then."""
+    """The container has exited: stop following it once all its output is written, and answer then."""
 
     id: str
 
@@ -39,7 +39,7 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container was removed: copy the output that can still be read, then stop following it."""
+    """The container was removed: copy all output that is still readable, then stop following it."""
 
     id: str
 
@@ -72,13 +72,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     """Lines written since the start of the process."""
     unreadable: int
-    """Number of unreadable records of Docker's files."""
+    """Number of unreadable records in Docker's files."""
     behind_bytes: int
-    """Bytes of Docker's files left to copy, blocked logs included."""
+    """Bytes of Docker's files left to copy, including blocked logs."""
     blocked_logs: int
     """Number of logs that cannot be written now."""
     blocked: list[Blocked]
-    """Some of the blocked logs: at most BLOCKED_SHOWN, and as many as fit in a packet."""
+    """Some blocked logs: at most BLOCKED_SHOWN, and at most as many as fit in a packet."""
 
 
 BLOCKED_SHOWN = 50
@@ -92,7 +92,7 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 NOT_FOLLOWED = "its output is not followed"
-"""Error of a Reopen for a container that has exited and whose output is written."""
+"""Error of a Reopen for a container that is not followed any more, because it has exited and its log is drained."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

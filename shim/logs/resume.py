@@ -1,9 +1,9 @@
-"""Finds the position in Docker's files to continue at, from the end of the CRI log. No position is stored.
+"""Finds the resume position in Docker's files from the end of the CRI log. No position is stored.
 
 The record of the last CRI line is found in Docker's files by time, stream and content. All pieces of a long line have
 the same time, and often the same content. So the run of pieces at the end of the CRI log is matched with the run of
-records of that time (`overlap`). Either run may span two files, since the kubelet and Docker rotate their files. If the
-record is missing, copying continues at the first newer record, and the gap is reported.
+records with the same time (`overlap`). Either run may span two files, because the kubelet and Docker rotate files. If
+the record is missing, copying resumes at the first newer record, and the gap is reported.
 """
 
 import os
@@ -28,12 +28,12 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position to continue at: index of Docker's file, and offset in it."""
+    """The resume position: index of Docker's file, and offset in it."""
 
     which: int
     offset: int
     missing: tuple[str, str] | None = None
-    """Times of the last written line and of the first remaining record, if Docker dropped records between them."""
+    """Times of the last written line and of the first remaining record, if Docker dropped records in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class _Place:
 
 
 def written_tail(log: int, path: Path) -> Tail | None:
-    """Read the end of the CRI log `log` (open at `path`), and of its rotated files. Return None if there is no line.
+    """Read the end of the open CRI log `log`, and of its rotated files; return None if they contain no line.
 
-    Text at the end of a file that is not a line of a CRI log is skipped.
+    Skip text at the end of a file that is not a line of a CRI log.
     """
     last: LineHead | None = None
     run: list[int] = []
@@ -64,7 +64,7 @@ def written_tail(log: int, path: Path) -> Tail | None:
 
 
 def _run_in(lines: list[bytes], last: LineHead) -> tuple[list[int], bool]:
-    """Return the hashes of the lines that belong to the run, and whether the run begins in these lines."""
+    """Return the hashes of the lines in the run, and whether the run begins in these lines."""
     run: list[int] = []
     for line in reversed(lines):
         if line.startswith(last.prefix):
@@ -92,9 +92,9 @@ def _groups_in(fd: int, *, compressed: bool) -> Iterator[bytes]:
 
 
 def find_position(files: Sequence[int], tail: Tail | None, *, file_format: Format, since: int) -> Position:
-    """Return the position to continue at in `files`, Docker's open files, oldest first, at least one.
+    """Return the resume position in `files`, Docker's open files, oldest first, at least one.
 
-    `since` is the creation time of the container, ns since the epoch: an older CRI log belongs to another container.
+    `since` is the creation time of the container, ns since the epoch. An older CRI log belongs to another container.
     """
     if tail is None:
         return Position(0, 0)
@@ -108,8 +108,8 @@ def find_position(files: Sequence[int], tail: Tail | None, *, file_format: Forma
 def overlap(written: Sequence[int], held: Sequence[int]) -> int:
     """Return the length of the longest prefix of `held` that is a suffix of `written`.
 
-    Both are parts of the sequence of all pieces of a line. `written` begins with the first piece. `held` may begin
-    with a later piece, since Docker drops its oldest file.
+    Both are parts of the sequence of all pieces of a line. `written` begins with the first piece. `held` may begin with
+    a later piece, because Docker drops its oldest file.
     """
     for count in range(min(len(written), len(held)), 0, -1):
         if list(written[-count:]) == list(held[:count]):
@@ -118,7 +118,7 @@ def overlap(written: Sequence[int], held: Sequence[int]) -> int:
 
 
 def _places(files: Sequence[int], last: LineHead, file_format: Format) -> list[_Place]:
-    """Return the places of the records with the time and stream of `last`, in order."""
+    """Return the places of all records with the time and stream of `last`, in order."""
     marks = file_format.marks(last)
     found: list[_Place] = []
     for which in reversed(range(len(files))):
@@ -135,7 +135,7 @@ def _places(files: Sequence[int], last: LineHead, file_format: Format) -> list[_
 
 
 def _places_in(lines: Iterator[tuple[int, bytes]], *, which: int, last: LineHead) -> tuple[list[_Place], bool]:
-    """Return the places among `lines`, given with their end offsets, and whether the run begins in these lines."""
+    """Return the places of the run in `lines` (end offset and line), and whether the run begins in these lines."""
     here: list[_Place] = []
     older = False
     for end, line in lines:
@@ -151,9 +151,9 @@ def _has_stream(line: bytes, stream: str) -> bool:
 
 
 def _first_newer(files: Sequence[int], time: str, *, file_format: Format, since: int) -> Position:
-    """Return the position of the first record newer than `time`; the beginning if there is no such record.
+    """Return the position of the first record newer than `time`, or else the beginning.
 
-    A gap is reported only if all remaining records are newer and the log belongs to this container.
+    Report a gap only if all remaining records are newer and the log belongs to this container.
     """
     known, oldest = ns_from_rfc3339(time), True
     for which, fd in enumerate(files):

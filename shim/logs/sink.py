@@ -1,4 +1,4 @@
-"""The CRI log of a container: created, appended to in whole lines, and created again after the kubelet rotated it."""
+"""Writes the CRI log of a container in whole lines, and creates it again after the kubelet has rotated it."""
 
 import errno
 import fcntl
@@ -10,11 +10,11 @@ from pathlib import Path
 from shim.logs.lines import BLOCK, end_of_lines
 
 MODE = 0o640
-"""Mode of a new file. Log agents read it with the permission of its group."""
+"""Mode of a new file. Log agents may read it as members of its group."""
 DIRECTORY_MODE = 0o755
 COMPRESSED = ".gz"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NOFOLLOW: a link in the log directory must not make the server append to, or truncate, another file."""
+"""O_NOFOLLOW: through a link in the log directory the server would append to, or truncate, another file."""
 
 
 class Sink:
@@ -26,13 +26,13 @@ class Sink:
 
     @property
     def fd(self) -> int:
-        """Return the descriptor of the open file; -1 if it is closed."""
+        """The descriptor of the open file; -1 if it is closed."""
         return self._fd
 
     def open(self) -> None:
-        """Open the file, create it if it is missing, and cut off a torn line at its end.
+        """Open the file, create it if it is missing, and cut off a torn last line.
 
-        The file that was open before is closed, unless it is the same file. On an error it stays open.
+        A previous file is closed, unless it is the same file. If this fails, the previous file stays open.
         """
         fd = open_log(self.path)
         try:
@@ -48,16 +48,16 @@ class Sink:
         self._fd = fd
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines in a single write, so that a reader never sees a part of a line."""
+        """Append whole lines in a single write, so that a reader never sees a partial line."""
         written = os.write(self._fd, lines)
         if written != len(lines):
             cut_torn_line(self._fd)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def replaced(self) -> bool:
-        """Return whether the open file was deleted and replaced, so that lines written to it would be lost.
+        """Return whether the open file was deleted and replaced, so that further lines would be lost.
 
-        This happens when a kubelet that got no answer to a reopen renames the old file back.
+        This happens if a kubelet gets no answer to a reopen, and renames the old file back.
         """
         return os.fstat(self._fd).st_nlink == 0 and self.path.is_file()
 
@@ -83,7 +83,7 @@ def open_log(path: Path) -> int:
 
 
 def lock(fd: int, path: Path) -> None:
-    """Lock the log. Two servers on the same Docker, such as an old one that has not ended, would repeat lines."""
+    """Lock the log, because two servers on the same Docker would repeat lines. Raise OSError if it is locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -91,7 +91,7 @@ def lock(fd: int, path: Path) -> None:
 
 
 def cut_torn_line(fd: int) -> None:
-    """Cut off a torn line that a crash or a full disk left. Raise OSError if the file does not end like a CRI log."""
+    """Cut off a torn last line after a crash or a full disk. Raise OSError if the file does not end like a CRI log."""
     end, size = end_of_lines(fd), os.fstat(fd).st_size
     if size - end > BLOCK:
         raise OSError(errno.EINVAL, "the end of the file is not a line of a container log")
@@ -102,8 +102,8 @@ def cut_torn_line(fd: int) -> None:
 def rotated_logs(path: Path) -> list[Path]:
     """Return the rotated files of the log, newest first.
 
-    Directories and links are skipped. Compressed files count as older than all others: their modification time is the
-    time when the kubelet compressed them.
+    Directories and links are skipped. Compressed files count as older than all others, because their modification time
+    is only the time of their compression.
     """
     found = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:

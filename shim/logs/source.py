@@ -1,10 +1,10 @@
-"""Reads Docker's log of a container from a position on, through Docker's rotation.
+"""Reads Docker's log of a container from a position on, across Docker's rotation.
 
 When Docker's file is full, Docker removes the oldest file, renames `.1` to `.2` and so on, renames the full file to
 `.1`, and creates a new file. A file is identified by its inode, which the kernel does not reuse while the file is open.
 
-Every new file is opened at the next read, not when its turn comes: an open file can be read to its end after Docker has
-removed it. So a container that writes faster than its output is copied loses nothing within the bounds below.
+Each read opens all new files, even if earlier files are still unread, because an open file stays readable after Docker
+has removed it. So if a container writes faster than its output is copied, nothing is lost within the limits below.
 """
 
 import os
@@ -18,12 +18,12 @@ from typing import Self
 from shim.logs.format import CHUNK
 
 MAX_WAITING_FILES = 64
-"""Files that are open and wait to be read."""
+"""Maximum open files that wait to be read."""
 MAX_WAITING_BYTES = 256 << 20
-"""No further file is opened if the waiting files have this size: they may use disk space beyond Docker's own limit."""
+"""If the waiting files have this size, no more files are opened: open files may exceed Docker's limit of disk space."""
 _TRIES = 8
 _SAMPLE = 256
-"""Bytes before a position that are compared; they include the time of the last record."""
+"""Bytes before a position that identify its file; they include the time of the last record."""
 
 Identity = tuple[int, int]
 """Device and inode of a file."""
@@ -33,7 +33,7 @@ _Listed = dict[Identity, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a closed file. Its inode may be reused, so the bytes before the position are kept."""
+    """A position in a closed file. Its inode may be reused, so the bytes before the position are compared too."""
 
     file: Identity
     offset: int
@@ -44,7 +44,7 @@ class _Place:
         return cls(_identity(os.fstat(fd)), offset, os.pread(fd, _SAMPLE, max(0, offset - _SAMPLE)))
 
     def is_in(self, path: str) -> bool:
-        """Return whether `path`, a file with the same inode, has the same bytes before the position."""
+        """Return whether a file with the same inode has the same bytes before the position."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, len(self.sample), max(0, self.offset - _SAMPLE)) == self.sample
@@ -54,11 +54,11 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An open file that is read after the earlier files."""
+    """An open file that waits until the earlier files are read."""
 
     fd: int
     after_gap: bool
-    """Docker removed files between the previous file and this file."""
+    """Whether Docker removed files between the previous file and this file."""
 
 
 class Source:
@@ -69,7 +69,7 @@ class Source:
         self.path = path
         self._whole = whole
         self.dropped = False
-        """Docker removed files that had not been read. The caller that reports this resets it."""
+        """Whether Docker removed unread files. The caller reports this and resets it."""
         self._fd = -1
         self._offset = 0
         self._waiting: deque[_Waiting] = deque()
@@ -77,16 +77,13 @@ class Source:
         """The position at the last `close`."""
 
     def seek(self, fds: Sequence[int], offset: int) -> None:
-        """Continue at `offset` of the first of `fds`, consecutive open files of this log, which the source now owns."""
+        """Take over `fds`, consecutive open files of this log, and continue at `offset` of the first."""
         self.close()
         self._fd, self._offset = fds[0], offset
         self._waiting.extend(_Waiting(fd, after_gap=False) for fd in fds[1:])
 
     def read(self) -> bytes:
-        """Return whole records from the position on; nothing at the current end.
-
-        At most CHUNK bytes are returned, so that each container has its turn.
-        """
+        """Return whole records from the position on, at most CHUNK bytes; b"" at the current end."""
         while True:
             if self._fd < 0 and not self._open_oldest():
                 return b""
@@ -98,13 +95,13 @@ class Source:
             self._continue_in_next()
 
     def advance(self, count: int) -> None:
-        """Move the position by `count` bytes that `read` returned."""
+        """Move the position by `count` bytes, after `read` has returned them."""
         self._offset += count
 
     def behind(self) -> int:
-        """Return the number of unread bytes: the rest of the current file, and all later files, also removed files.
+        """Return the number of unread bytes in the current file and all later files, including removed open files.
 
-        A closed source counts from the position at `close`, or all files if it was never open. If the directory cannot
+        A closed source counts from its position at `close`, or all files if it was never open. If the directory cannot
         be read, return 0.
         """
         with suppress(OSError):
@@ -131,7 +128,7 @@ class Source:
     def _whole_records(self) -> bytes:
         data = os.pread(self._fd, CHUNK, self._offset)
         if not data and os.fstat(self._fd).st_size < self._offset:
-            # The file was truncated in place (`> x-json.log`); Docker appends, so it starts at 0 again.
+            # Somebody has truncated the file in place (`> x-json.log`). Docker appends, so new records start at 0.
             self._offset = 0
             data = os.pread(self._fd, CHUNK, 0)
         return data[: self._whole(data)]
@@ -140,7 +137,7 @@ class Source:
         try:
             return _identity(self.path.stat()) != self._newest()
         except FileNotFoundError:
-            return False  # between Docker's rename and its new file, or removed with the container
+            return False  # Docker has renamed the file and not yet created the next, or removed the container
 
     def _open_oldest(self) -> bool:
         found = generations(self.path)
@@ -150,7 +147,7 @@ class Source:
         return True
 
     def _open_newer(self) -> None:
-        """Open the files that Docker has created after the newest open file, up to the bounds."""
+        """Open the files that Docker has created after the newest open file, up to the limits."""
         if not self._is_rotated() or self._is_full():
             return
         newest = self._newest()
@@ -192,7 +189,7 @@ def _sizes_after(file: Identity, listed: _Listed) -> int:
 
 
 def generations(path: Path) -> list[int]:
-    """Open all files of a log, oldest first; return an empty list if there is no file. Raise OSError."""
+    """Open all files of a log and return their descriptors, oldest first. Raise OSError."""
     for _ in range(_TRIES):
         opened = _open_all(path)
         try:
@@ -200,7 +197,7 @@ def generations(path: Path) -> list[int]:
         except BaseException:
             close_all(opened)
             raise
-        # Docker may rotate meanwhile: the result is right if a later listing is the same.
+        # Docker may rotate meanwhile. The result is consistent if a later listing is the same.
         if [_identity(os.fstat(fd)) for fd in opened] == listed:
             return opened
         close_all(opened)

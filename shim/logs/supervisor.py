@@ -1,6 +1,6 @@
-"""The server's side of container logs: which containers are followed, and whose exits are deferred.
+"""The server's side of container logs: decides which containers are followed, and which exits are held back.
 
-The supervisor keeps the list of followed containers for a new log process, which finds its positions itself. Nothing
+The supervisor keeps the list of followed containers for the next log process, which finds its positions itself. Nothing
 here waits for a disk.
 """
 
@@ -19,9 +19,9 @@ from shim.logs.process import LogProcess
 from shim.logs.protocol import NOT_FOLLOWED, Answer, Drain, Follow, Forget, Order, Reopen, Report
 
 DRAIN_SECONDS = 10.0
-"""Time for which the exit of a container is deferred until its last output is written: the disk may be full."""
+"""Maximum time to hold back the exit of a container until its last output is written. The disk may be full."""
 OPEN_SECONDS = 10.0
-"""Bound on the wait for the CRI log of a container that is about to start."""
+"""Maximum wait for the CRI log of a container that is about to start."""
 REOPEN_SECONDS = 60.0
 REPORT_SECONDS = 1.0
 
@@ -32,16 +32,16 @@ log = structlog.get_logger(__name__)
 class _Followed:
     log: ContainerLog
     ended: bool = False
-    """The container had exited when it was first followed."""
+    """Whether the container had exited when it was first followed."""
     run: int | None = None
-    """The start time of the run that has ended; None while the container runs."""
+    """The start time of the exited run; None while the container runs."""
     done: bool = False
-    """All output is written, and the process no longer follows the container."""
+    """Whether all output is written, so that the process no longer follows the container."""
     shown: bool = False
-    """The exit is not deferred any more: all output is written, or the wait timed out."""
+    """Whether the exit may be shown: all output is written, or writing has taken too long."""
     given_up_at: float = 0.0
     drain: Pending | None = None
-    """The Drain of the run that has ended."""
+    """The Drain of the exited run."""
 
     @property
     def held_back(self) -> bool:
@@ -59,10 +59,7 @@ class LogSupervisor:
     """Implementation of `shim.logs.interface.ContainerLogs`. Thread-safe."""
 
     def __init__(self, *, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
-        """Prepare the log process, which `start` starts.
-
-        `level` and `style` are the settings of the server's log, to which the process writes.
-        """
+        """`level` and `style` are the settings of the server's log, to which the log process writes too."""
         self._drain_seconds = drain_seconds
         self._lock = threading.Lock()
         self._followed: dict[str, _Followed] = {}
@@ -76,12 +73,12 @@ class LogSupervisor:
         )
 
     def start(self, *, on_drained: Callable[[str], None]) -> None:
-        """Start the log process. `on_drained` gets the id of each container whose exit is no longer deferred."""
+        """Start the log process. `on_drained` is called with the id of each container whose exit may be shown."""
         self._on_drained = on_drained
         self._process.start()
 
     def stop(self) -> None:
-        """Stop the log process. The log process of the next server copies later output."""
+        """Stop the log process. The next server's log process copies later output."""
         self._mailbox.close()
         self._process.stop()
 
@@ -149,12 +146,12 @@ class LogSupervisor:
         return LogStats(pid=self._process.pid, restarts=self._process.restarts, held_back=held_back, figures=figures)
 
     def _ensure_followed(self, container: ContainerLog) -> Pending | None:
-        """Queue a Follow unless the container is already followed. Return the new order. The lock is held."""
+        """Queue a Follow and return it; None if the container is already followed. The caller holds the lock."""
         followed = self._followed.get(container.id)
         if not container.docker or (followed is not None and followed.run is None and followed.log == container):
             return None
         if followed is not None and followed.drain is not None:
-            # A new log process would get this Drain behind the Follow, and follow the container no more.
+            # A new log process would get this Drain after the Follow, and stop following the container.
             self._mailbox.withdraw(followed.drain)
         followed = self._followed[container.id] = _Followed(container)
         return self._mailbox.put(followed.order)
@@ -175,7 +172,7 @@ class LogSupervisor:
             self._on_drained(container_id)
 
     def _release_late(self) -> float | None:
-        """Stop deferring exits that are overdue. Return the seconds until the next exit is overdue."""
+        """Show exits that are overdue. Return the seconds until the next exit is overdue; None if there is none."""
         now = time.monotonic()
         with self._lock:
             held = {container_id: each for container_id, each in self._followed.items() if each.held_back}

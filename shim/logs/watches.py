@@ -1,4 +1,4 @@
-"""Inotify watches of Docker's log directories, which show the containers with new output."""
+"""Watches Docker's log directories with inotify, to find the containers with new output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +16,26 @@ log = structlog.get_logger(__name__)
 class _Watch:
     number: int
     early: bool
-    """The directory does not exist yet, so its parent is watched."""
+    """Whether the parent is watched instead, because the directory does not exist yet."""
 
 
 class Watches:
-    """At most one watch for each container.
+    """The watches, at most one per container.
 
-    The kernel limits the inotify instances and watches of a user, and other programs of the node may use them up. A
-    container without a watch is polled instead.
+    The kernel limits the inotify instances and watches of a user, and other programs may use them up. A container
+    without a watch is polled instead.
     """
 
     def __init__(self) -> None:
         self._inotify: INotify | None = None
         self._refusal = OSError()
-        """Why there is no inotify instance."""
+        """The error if there is no inotify instance."""
         try:
             self._inotify = INotify()
         except OSError as error:
             self._refusal = error
         self.unwatched: dict[str, None] = {}
-        """Containers without a watch, which must be polled."""
+        """Containers without a watch, which the caller must poll."""
         self._watch_of: dict[str, _Watch] = {}
         self._containers: dict[int, str] = {}
 
@@ -63,7 +63,7 @@ class Watches:
             self._ensure(order)
         except FileNotFoundError:
             if order.id not in self.unwatched:
-                raise  # otherwise the directory existed before, and the open files can still be read
+                raise  # an unwatched container's directory existed before, so its open files are still readable
         except OSError as error:
             if not self.unwatched:  # logged once for all containers and retries
                 log.warning("no inotify watch available, polling container output", error=error)
@@ -77,7 +77,7 @@ class Watches:
             self._put(order.id, directory, early=False)
         except FileNotFoundError:
             if order.id not in self._watch_of:
-                raise  # otherwise the watch of the parent reports its creation
+                raise  # with a watch of the parent, the creation of the directory causes an event
 
     def remove(self, container_id: str) -> None:
         """Remove the watch of a container. Idempotent."""
@@ -89,7 +89,7 @@ class Watches:
         try:
             self._inotify.rm_watch(watch.number)
         except OSError:
-            return  # the kernel has removed it with the directory
+            return  # the kernel has removed the watch together with the directory
 
     def close(self) -> None:
         """Close the inotify instance."""

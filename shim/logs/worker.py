@@ -1,8 +1,8 @@
-"""The log process: a single thread that copies the output of all containers, a piece of each in turn.
+"""The log process: a single thread that copies the output of all containers in turns, a chunk per turn.
 
-It is a separate process, so that containers which write as fast as they can do not slow down the server's interpreter.
-It keeps no state: if it is killed, the next process continues from the CRI logs. It sleeps until an order or inotify
-wakes it, and exits when the server ends.
+It is a separate process, so that containers with much output do not slow down the server's interpreter. It keeps no
+state: if it is killed, the next process continues from the CRI logs. It sleeps until an order or inotify wakes it, and
+exits when the server ends.
 """
 
 import argparse
@@ -44,11 +44,11 @@ from shim.logs.protocol import (
 from shim.logs.watches import Watches
 
 MIN_INTERVAL = 0.05
-"""Seconds between two reads of inotify events, so that many lines share a read and a write. The first is immediate."""
+"""Minimum seconds between two reads of inotify events, so that many lines share a read and a write."""
 FALLBACK_POLL_SECONDS = 1.0
 """Poll interval of containers without an inotify watch."""
 MIN_RETRY_SECONDS = 1.0
-"""Pause before a log that cannot be written is retried; doubled after each failure."""
+"""Back-off before a blocked log is retried; doubled after each failure."""
 RETRY_CAP_SECONDS = 10.0
 
 log = structlog.get_logger("shim.logs.worker")  # __name__ is __main__
@@ -60,11 +60,11 @@ class _Followed:
     drains: list[int] = field(default_factory=list)
     """Tickets to answer when all output is written."""
     ended: bool = False
-    """The container has exited, and is dropped once all output is written."""
+    """Whether the container has exited, so that it is dropped once all output is written."""
     gone: bool = False
-    """The container was removed, so errors are not retried."""
+    """Whether the container was removed, so that errors are not retried."""
     error: str = ""
-    """Why the log cannot be written now; empty if it can be."""
+    """Why the log cannot be written now; empty if it can."""
     since: float = 0.0
     failures: int = 0
     retry_at: float = math.inf
@@ -99,7 +99,7 @@ class Worker:
                 followed.follower.close()
 
     def _poll(self) -> bool:
-        """Wait for orders and inotify events, and process them. Return False when the server has ended."""
+        """Wait for orders and inotify events, and process them. Return False if the server has ended."""
         paced = self._next_read > time.monotonic()
         found = {fd for fd, _ in (self._orders_only if paced else self._both).poll(self._timeout(paced=paced))}
         if self._watches.fileno() in found:
@@ -108,7 +108,7 @@ class Worker:
         return self._orders.fileno() not in found or self._receive_order()
 
     def _timeout(self, *, paced: bool) -> float | None:
-        """Return the milliseconds to wait; None to wait without a bound."""
+        """Return the milliseconds to wait; None for no limit."""
         if self._ready:
             return 0
         until = min((followed.retry_at for followed in self._blocked.values()), default=math.inf)
@@ -134,7 +134,7 @@ class Worker:
     def _advance(self, container_id: str, followed: _Followed) -> None:
         if followed.error and followed.retry_at > time.monotonic():
             return
-        # A log on a full disk can still be opened, so only a successful write shows that it has recovered.
+        # A log on a full disk can be opened, so only a successful write shows that it is writable again.
         more = self._attempt(followed, lambda: self._retry(followed) if followed.error else self._step(followed))
         if followed.error:
             return
@@ -173,7 +173,7 @@ class Worker:
     def _follow(self, order: Follow) -> str:
         followed = self._followed.get(order.id)
         if followed is not None and followed.follower.order == order:
-            followed.ended = False  # the container runs again; drains of its earlier output are answered later
+            followed.ended = False  # the container runs again; drains of its earlier run are answered later
             self._ready[order.id] = None
             return followed.error
         drains: list[int] = []
@@ -210,7 +210,7 @@ class Worker:
         if followed.gone and followed.error:
             self._drop(order.id)
             return
-        # A caller waits for the last output, so a blocked log is retried at once.
+        # Clients wait for the last output, so retry a blocked log at once.
         followed.retry_at, followed.failures = 0.0, 0
         self._ready[order.id] = None
 
@@ -257,7 +257,7 @@ class Worker:
         return followed.follower.step()
 
     def _open(self, followed: _Followed) -> bool:
-        # The watch must exist before the files are read, so that later writes cause events.
+        # Watch the directory before the files are read, so that later writes cause events.
         self._ensure_watched(followed)
         followed.follower.open()
         return True
@@ -272,7 +272,7 @@ class Worker:
         except OSError as error:
             self._block(followed, _error_text(error))
             return False
-        except Exception as error:  # an unexpected error of a log must not end the process
+        except Exception as error:  # an unexpected error must only affect this log
             log.exception("cannot copy log of container", container=followed.follower.order.id)
             self._block(followed, str(error) or type(error).__name__)
             return False
@@ -283,7 +283,7 @@ class Worker:
         return done
 
     def _block(self, followed: _Followed, error: str) -> None:
-        """Close a log until its next retry, which finds the position again."""
+        """Close a log until its next retry, which finds the position again. A removed container is dropped instead."""
         followed.follower.close()
         if not followed.error:
             followed.since = time.monotonic()
@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--log-format", choices=get_args(LogFormat), default="auto")
     given = parser.parse_args()
     configure(level=given.log_level, style=given.log_format)
-    # A stopped process that outlives the server would keep the locks of its logs from the next log process.
+    # A suspended process (SIGSTOP) that outlives the server would keep the locks of its logs.
     die_with_parent(given.parent)
     prepare_types()
     with socket.socket(fileno=given.orders) as orders:

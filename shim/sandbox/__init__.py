@@ -1,1 +1,1 @@
-"""Pod sandboxes: a file for each verb of the CRI, and the functions they share."""
+"""Pod sandboxes: a file per RPC of the CRI, and shared functions."""

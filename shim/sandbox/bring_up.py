@@ -19,9 +19,9 @@ from shim.spec.defaults import docker_cgroup_parent
 from shim.view.processes import is_in_container
 
 LEAVES_NAMESPACE_API = (1, 48)
-"""First Engine API whose Engines touch only `lo` in the network namespace of pause.
+"""First Engine API of Engines that only touch `lo` in the network namespace of pause.
 
-Older Engines switch IPv6 off in a hook, on all interfaces that exist then.
+Older Engines disable IPv6 in a hook, on all interfaces that exist then.
 """
 
 log = structlog.get_logger(__name__)
@@ -32,10 +32,10 @@ def bring_up(
 ) -> SandboxCheckpoint:
     """Write the checkpoint, start the pause container and run CNI ADD; return the checkpoint with the result.
 
-    The checkpoint is written during the start, since the disk can take as long as Docker. ADD begins once the
-    checkpoint is written and the network namespace is complete, which is usually before Docker answers the start
-    (`TaskWatch`). If that cannot be observed, ADD begins after Docker's answer. All steps have ended when this returns,
-    so that a failure is undone as a whole.
+    The checkpoint is written during the start, because the disk can take as long as Docker. ADD begins once the
+    checkpoint is written and the network namespace is complete, usually before Docker answers the start (`TaskWatch`).
+    If the namespace cannot be observed, ADD begins after Docker's answer. All steps have ended when this returns, so
+    that a failure is undone as a whole.
     """
     if checkpoint.network is None:
         gather([partial(_write_down, rt, checkpoint), partial(_start, rt, checkpoint, config=config)])
@@ -100,7 +100,7 @@ class _StartWithNetwork:
         self._add()
 
     def attach(self) -> SandboxCheckpoint:
-        """Return the checkpoint with the result of ADD; run ADD now unless `attach_early` has.
+        """Return the checkpoint with the result of ADD. Run ADD now unless `attach_early` has run it.
 
         Raise FailedPrecondition unless pause runs in the pinned namespace.
         """
@@ -118,17 +118,17 @@ class _StartWithNetwork:
         network.prepare_netns(self._checkpoint, sysctls=self._config.linux.sysctls)
 
     def _add(self) -> SandboxCheckpoint:
-        """Run ADD. The rollback runs DEL, also after an ADD that failed half-way."""
+        """Run ADD. The rollback runs DEL, even if ADD fails."""
         self._rollback.undo("its network", partial(network.release, self._rt, self._checkpoint))
         self._attached = network.attach(self._rt, self._checkpoint)
         return self._attached
 
 
 def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> str:
-    """Return the directory of pause's cgroup if ADD may begin as soon as the network namespace exists, otherwise "".
+    """Return the directory of pause's cgroup if ADD may begin as soon as the network namespace exists, else "".
 
-    ADD must wait if runc or Docker later change settings of the namespace that a plugin may set: runc sets the pod's
-    sysctls, and two that Docker gives all containers (`net.ipv4.ping_group_range`,
+    ADD must wait if runc or Docker will change settings of the namespace that a plugin may set. runc sets the pod's
+    sysctls, and the two that Docker sets for all containers (`net.ipv4.ping_group_range`,
     `net.ipv4.ip_unprivileged_port_start`).
     """
     if rt.engine.api_version < LEAVES_NAMESPACE_API:
@@ -141,12 +141,12 @@ def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.Pod
         return ""
     parent = docker_cgroup_parent(config, systemd=rt.facts.systemd_cgroups)
     if not parent:
-        return ""  # the client set no cgroup parent: only Docker knows its default
+        return ""  # the client set no cgroup parent, and only Docker knows its default
     return rt.cgroups.directory(checkpoint.sandbox_id, parent=parent, systemd=rt.facts.systemd_cgroups)
 
 
 def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Record the network about to be set up in two places, so that clean-up works after the loss of either record."""
+    """Record the future network in the checkpoint and in the CNI cache: either record suffices to clean it up."""
     network.record_intent(rt, checkpoint)
     rt.checkpoints.put(checkpoint)
 

@@ -19,10 +19,10 @@ from shim.view.records import ContainerRecord
 
 
 def checkpoint_pod(rt: Runtime, *, sandbox_id: str, output_path: str, container_ids: Sequence[str]) -> None:
-    """Write the state of running containers of a pod to an empty directory. They go on, also when this raises.
+    """Write a checkpoint of a pod's running containers to an empty directory. The containers keep running.
 
-    All are paused before the first is written, so that the checkpoint is of one moment. When this raises, the
-    directory is empty.
+    All containers are paused before the first is written, so that the checkpoint is consistent. If this raises, the
+    directory is empty again.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     records = [running_container(rt, container_id=container_id) for container_id in container_ids]
@@ -41,7 +41,7 @@ def checkpoint_pod(rt: Runtime, *, sandbox_id: str, output_path: str, container_
 
 
 def _entry(rt: Runtime, record: ContainerRecord) -> dict[str, Any]:
-    """Return the entry of a container in the manifest (`shim.sandbox.manifest.Entry`), but for its files."""
+    """Return the entry of a container in the manifest (`shim.sandbox.manifest.Entry`), without its files."""
     return {
         "name": record.config.metadata.name,
         "layers": rt.engine.inspect_image(record.image_id).root_fs.layers or [],

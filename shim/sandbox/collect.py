@@ -1,9 +1,9 @@
-"""Cleans up networks whose pod is gone, at the start and every `cni_gc_interval`.
+"""Releases networks whose pod is gone, at the start and every `cni_gc_interval`.
 
-Pods release their networks when they are stopped. This releases the networks that no call can release any more, since
-the state directory was cleared under pods, or a plugin released something too late. The CNI cache records the owner of
+A pod's network is released when the pod is stopped. This module releases networks that no call can release, because the
+state directory was cleared while pods ran, or because a plugin did something late. The CNI cache records the owner of
 each network (`shim.cni.cache.Owner`) before its namespace is pinned and ADD is run. Networks of other runtimes stay,
-whatever their names.
+even if they have the same name.
 """
 
 from collections.abc import Collection
@@ -24,13 +24,13 @@ from shim.runtime import Runtime
 from shim.sandbox.network import delete, docker_socket, netns_path
 
 WIDTH = 8
-"""Attachments that are cleaned up in parallel."""
+"""Maximum attachments that are released in parallel."""
 LOCK_SECONDS = 1.0
-"""Limit of the wait for the lock of a sandbox, whose holder is working on that sandbox."""
+"""Maximum wait for the lock of a sandbox. The holder of the lock is working on the sandbox."""
 ORPHAN_SECONDS = 60.0
-"""Limit for the DEL of an attachment."""
+"""Timeout of the DEL of an attachment."""
 GC_SECONDS = 30.0
-"""Limit for the GC of a network; pods that are being created wait for it."""
+"""Timeout of the GC of a network. New pods wait for it."""
 
 OTHER_CACHES = (Path("/var/lib/cni"), Path("/var/lib/cni/cache"))
 """CNI caches of other users of the CNI reference library: containerd, CRI-O and podman; cri-dockerd."""
@@ -41,8 +41,8 @@ log = structlog.get_logger(__name__)
 def collect_networks(rt: Runtime) -> bool:
     """Run DEL for this server's attachments without a pod, unpin their namespaces, and run GC if plugins support it.
 
-    Failures are logged. Return False if a DEL failed; the next call tries it again. Raise Unavailable while Docker is
-    away, since the pods are unknown then.
+    Log failures. Return False if a DEL failed; the next call repeats it. Raise Unavailable while Docker is unavailable,
+    because the pods are unknown then.
     """
     orphans = own_attachments(rt.config.cni_cache_dir, docker=docker_socket(rt.config), excluding=_pods(rt))
     released = gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
@@ -53,7 +53,7 @@ def collect_networks(rt: Runtime) -> bool:
 
 
 def _pods(rt: Runtime) -> set[str]:
-    """Return the ids of all sandboxes, including those with only a checkpoint left, which RemovePodSandbox releases."""
+    """Return the ids of all sandboxes. RemovePodSandbox releases sandboxes of which only a checkpoint is left."""
     return {record.id for record in rt.view.sandboxes()} | {known.sandbox_id for known in rt.checkpoints.all()}
 
 
@@ -71,9 +71,9 @@ def _try_release(rt: Runtime, orphan: Attachment) -> bool:
 
 
 def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
-    """Return whether the pod still does not exist. The caller holds the lock of its name, so none is being created.
+    """Check again that the pod does not exist. The caller holds the lock of its name, so it is not being created.
 
-    Asks Docker as well: a running container must not lose its network because a list lacked it.
+    This also asks Docker, because a running container must not lose its network if it was missing in a list.
     """
     if orphan.container_id in _pods(rt):
         return False
@@ -86,12 +86,12 @@ def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
 
 def _release(rt: Runtime, orphan: Attachment) -> None:
     path = Path(orphan.netns)
-    # Only the name counts: the setting of the directory may have changed since.
+    # Compare the name only, because the setting of the directory may have changed since.
     if path.name != netns_path(rt.config, orphan.container_id).name:
         raise FailedPrecondition(f"network namespace {path} was not pinned by this server")
     delete(rt, orphan, forget=False)
     unpin(path)
-    rt.cni.plugins.forget(orphan)  # last, since the next try needs it
+    rt.cni.plugins.forget(orphan)  # last, because a retry needs the entry
     log.info("released orphaned CNI attachment", sandbox=orphan.container_id, network=orphan.network)
 
 
@@ -114,10 +114,10 @@ def _collect(rt: Runtime, conflist: JsonObject) -> None:
 
 
 def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:
-    """Return container id and interface of each attachment to the network that must stay.
+    """Return container id and interface of each attachment to the network that GC must keep.
 
-    These are the unreleased attachments of pods, and all of other runtimes on a network of the same name, whether in
-    their cache or only in the reservations of host-local.
+    These are the unreleased attachments of pods, and all attachments of other runtimes to a network of the same name:
+    in their cache, or only in the reservations of host-local.
     """
     name = conflist["name"]
     known = rt.checkpoints.all()

@@ -1,7 +1,7 @@
-"""The resolv.conf of a pod: a file of the server on the host, bind-mounted into every container of the pod.
+"""The resolv.conf of a pod: a file of the server on the host, bind-mounted into each container of the pod.
 
-Docker rewrites its own resolv.conf whenever a container starts. It does not own the pod's file, which so keeps the
-kubelet's settings over restarts of the pause container and of the daemon.
+Docker rewrites its own resolv.conf whenever a container starts. It does not rewrite the pod's file. So the kubelet's
+settings survive restarts of the pause container and of Docker.
 """
 
 from pathlib import Path
@@ -15,13 +15,14 @@ from shim.view.records import SandboxRecord
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
 RESOLV_CONF_LIMIT = 1 << 20
-"""Bytes of the host's file at most."""
+"""Maximum bytes of the host's file."""
 
 
 def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> bytes:
-    """Return the content of the file: the DNS settings, or the host's resolv.conf if there are none, as the CRI wants.
+    """Return the content of the file: the DNS settings, or without any the host's resolv.conf, as the CRI requires.
 
-    Bytes, since a comment in the host's file may have any encoding. Raise ShimError if it cannot be read.
+    The result is bytes, because comments in the host's file may have any encoding. Raise ShimError if the host's file
+    cannot be read.
     """
     lines = [] if dns is None else _lines(dns)
     if lines:
@@ -30,7 +31,7 @@ def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> b
         try:
             return read_regular(host, most=RESOLV_CONF_LIMIT)
         except FileNotFoundError:
-            return b""  # pods run on a host without a resolver, too
+            return b""  # pods also run on a host without a resolver
 
 
 def _lines(dns: pb.DNSConfig) -> list[str]:
@@ -43,7 +44,7 @@ def _lines(dns: pb.DNSConfig) -> list[str]:
 
 
 def write_resolv_conf(path: Path, content: bytes) -> None:
-    """Create the file or rewrite it in place: running containers have mounted its inode."""
+    """Create the file, or rewrite it in place, because running containers have mounted its inode."""
     with failing_as(f"write {path}"):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if _has(path, content):
@@ -55,21 +56,21 @@ def write_resolv_conf(path: Path, content: bytes) -> None:
 
 
 def _has(path: Path, content: bytes) -> bool:
-    """Return whether the file has this content. A pod may have written any amount to it."""
+    """Return whether the file has this content. It reads little, because a pod may have written any amount."""
     try:
         return read_regular(path, most=len(content)) == content
     except OSError:
-        return False  # the write that follows reports the error
+        return False  # the following write reports the error
 
 
 def ensure_pod_resolv_conf(settings: Config, config: pb.PodSandboxConfig) -> None:
-    """Write the file of a pod unless it has the right content. Raise ShimError on failure."""
+    """Write the file of a pod unless it already has the right content. Raise ShimError."""
     wanted = resolv_conf(config.dns_config if config.HasField("dns_config") else None)
     write_resolv_conf(pod.resolv_conf_path(settings, metadata=config.metadata), wanted)
 
 
 def label_pod_resolv_conf(settings: Config, record: SandboxRecord) -> None:
-    """Label the file for a pod that SELinux confines: Docker labels only files that it creates itself."""
+    """Label the file for a pod that SELinux confines, because Docker only labels its own files."""
     if record.mount_label:
         label_file(pod.resolv_conf_path(settings, metadata=record.config.metadata), label=record.mount_label)
 

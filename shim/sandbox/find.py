@@ -1,7 +1,8 @@
-"""Finds pod sandboxes: those whose pause container exists, and those with only a checkpoint left.
+"""Finds pod sandboxes by pause container or by checkpoint.
 
 A pause container can be removed externally (`docker rm -f`, `docker system prune`) while its addresses are still
-reserved. The sandbox is listed as not ready, so the kubelet stops and removes it, which releases the addresses.
+reserved. Then only the checkpoint is left. The sandbox is listed as not ready, so that the kubelet stops and removes
+it, which releases the addresses.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def sandboxes(rt: Runtime) -> list[SandboxRecord]:
 
 
 def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
-    """Return the sandbox of an id or unique prefix. Raise NotFound, or InvalidArgument for an ambiguous prefix."""
+    """Return the sandbox with an id or unique prefix. Raise NotFound, or InvalidArgument for an ambiguous prefix."""
     try:
         return rt.view.sandbox(sandbox_id)
     except NotFound:
@@ -39,7 +40,7 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
 
 
 def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
-    """Return the last known sandbox of a full id, also while Docker is away; None for an unknown id."""
+    """Return the last known sandbox with a full id, even while Docker is unavailable; None for an unknown id."""
     record = rt.view.last_known(sandbox_id)
     if isinstance(record, SandboxRecord):
         return record
@@ -49,7 +50,7 @@ def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
 
 @contextmanager
 def hold_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
-    """Hold the lock of a sandbox's name; yield its record, read under the lock, or None for an unknown id."""
+    """Hold the lock of a sandbox's name; yield the record read under the lock, or None for an unknown id."""
     try:
         name = sandbox_name(find_sandbox(rt, sandbox_id).config.metadata)
     except NotFound:

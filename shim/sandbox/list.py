@@ -10,9 +10,9 @@ from shim.view.records import SandboxRecord
 
 
 def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.PodSandbox]:  # noqa: A002 - the CRI's word
-    """List the sandboxes that match every part of the filter, whose id may be a unique prefix.
+    """List the sandboxes that match every part of the filter.
 
-    Raise InvalidArgument for an ambiguous prefix, as in every other RPC; an unknown id matches nothing.
+    The id may be a unique prefix. Raise InvalidArgument for an ambiguous prefix. An unknown id matches nothing.
     """
     records = filter_sandboxes(rt.unseen.seen(sandboxes(rt)), sandbox_id=filter.id, selector=filter.label_selector)
     listed = [_message(rt, record) for record in records]

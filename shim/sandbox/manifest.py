@@ -1,4 +1,4 @@
-"""The manifest of a pod's checkpoint, and whether containers can go on from it."""
+"""Reads the manifest of a pod's checkpoint, and checks that containers can continue from it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,22 +20,22 @@ class Entry(msgspec.Struct, frozen=True):
     """A container of a checkpoint."""
 
     name: str
-    """Its metadata.name."""
+    """metadata.name of the container."""
     directory: str
     layers: list[str]
-    """Digests of the layers of its image, uncompressed."""
+    """Digests of the uncompressed layers of its image."""
     config: dict[str, Any]
-    """Its ContainerConfig as JSON, without command, args and envs."""
+    """ContainerConfig as JSON, without command, args and envs."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a checkpoint holds."""
+    """The part of a manifest that the server reads."""
 
     containers: list[Entry]
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest in a directory that the program `worker` has checked. Raise FailedPrecondition."""
+    """Read the manifest in a directory that `shim.criu.worker` has checked. Raise FailedPrecondition."""
     try:
         return msgspec.json.decode(read_regular(directory / MANIFEST, most=MANIFEST_LIMIT), type=Manifest)
     except OSError as error:
@@ -45,10 +45,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def entries_by_name(manifest: Manifest, configs: Sequence[pb.ContainerConfig]) -> Mapping[str, Entry]:
-    """Return the entries by the names of containers, which must equal the names in the checkpoint.
-
-    Raise InvalidArgument, which names the difference.
-    """
+    """Return the entries by container name. Raise InvalidArgument unless `configs` have exactly these names."""
     entries = {entry.name: entry for entry in manifest.containers}
     wanted = {config.metadata.name for config in configs}
     for names, what in (
@@ -63,16 +60,16 @@ def entries_by_name(manifest: Manifest, configs: Sequence[pb.ContainerConfig]) -
 
 
 def check_same(entry: Entry, config: pb.ContainerConfig, *, layers: Sequence[str], field: str) -> None:
-    """Check that a container can go on from an entry: its processes keep the rights and mounts that they had.
+    """Check that a container can continue from an entry: it must have the same image, rights and mounts.
 
-    `layers` belong to the image of `config`. Raise FailedPrecondition, which names the field.
+    `layers` are of the image of `config`. Raise FailedPrecondition, which names the field.
     """
     try:
         before = json_format.ParseDict(entry.config, pb.ContainerConfig(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
         raise FailedPrecondition(f"checkpoint_path: the checkpoint is damaged: {entry.name!r}: {error}") from error
     if list(layers) != entry.layers:
-        raise FailedPrecondition(f"{field}.image: {config.image.image!r} is another image than at the checkpoint")
+        raise FailedPrecondition(f"{field}.image: {config.image.image!r} is not the image of the checkpoint")
     _check_mounts(before, config, field=f"{field}.mounts")
     same = (
         ("linux.security_context", before.linux.security_context, config.linux.security_context),
@@ -83,7 +80,7 @@ def check_same(entry: Entry, config: pb.ContainerConfig, *, layers: Sequence[str
     )
     for name, old, new in same:
         if old != new:
-            raise FailedPrecondition(f"{field}.{name} is another one than at the checkpoint")
+            raise FailedPrecondition(f"{field}.{name} differs from the checkpoint")
 
 
 def _check_mounts(before: pb.ContainerConfig, config: pb.ContainerConfig, *, field: str) -> None:
@@ -98,7 +95,7 @@ def _check_mounts(before: pb.ContainerConfig, config: pb.ContainerConfig, *, fie
 
 
 def _mounts(config: pb.ContainerConfig) -> dict[str, tuple[object, ...]]:
-    """Return by container path what criu restores of a mount: the options, and not the source."""
+    """Return the mount options that criu restores, by container path. Sources may differ."""
     return {
         path: (mount.readonly, mount.recursive_read_only, mount.propagation, sorted(mount.mount_options))
         for path, mount in last_in_each_place(config.mounts).items()

@@ -1,8 +1,8 @@
 """The network of a pod, from intent to release.
 
-The checkpoint holds the intent before anything exists: the CNI configuration, its arguments and the network namespace.
-ADD adds its result to the checkpoint. DEL runs with the recorded values, whatever the node's configuration is by then,
-and is repeated until it succeeds.
+The intent is written to the checkpoint first: the CNI configuration, its arguments and the network namespace. The
+result of ADD is added to the checkpoint. DEL runs with the recorded values, even if the node's configuration has
+changed, and is repeated until it succeeds.
 """
 
 import os
@@ -35,7 +35,7 @@ from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
 
 _DISABLE_IPV6 = re.compile(r"net/ipv6/conf/([^/]+)/disable_ipv6\Z")
-"""Sysctl by which a pod can switch IPv6 off, with slashes; the group is `all`, `default` or an interface."""
+"""The sysctl by which a pod can disable IPv6, with slashes. The group is `all`, `default` or an interface."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ def netns_path(settings: Config, sandbox_id: str) -> Path:
 
 
 def docker_socket(settings: Config) -> str:
-    """Return the resolved path of Docker's socket, which identifies the Engine in the owner of an attachment."""
+    """Return the resolved path of Docker's socket, which identifies the Engine in an attachment's owner."""
     return os.path.realpath(settings.docker_endpoint.removeprefix("unix://"))
 
 
@@ -81,15 +81,15 @@ def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
 
 
 def prepare_netns(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
-    """Bring `lo` up and switch IPv6 on in the pinned namespace, unless the pod's sysctls disable it. Raise ShimError.
+    """Bring `lo` up in the pinned namespace, and enable IPv6 unless the pod's sysctls disable it. Raise ShimError.
 
-    Call this before ADD, so that settings of plugins win.
+    Call this before ADD, so that plugins can change the settings.
     """
     prepare_links(_netns(checkpoint), disable_ipv6=asked_disable_ipv6(sysctls))
 
 
 def prepare_unpinned_netns(record: SandboxRecord) -> None:
-    """Do the same for a pod with only a loopback interface. Raise ShimError if pause has ended."""
+    """Do the same as `prepare_netns` for a pod with only `lo`. Raise ShimError if pause has ended."""
     asked = asked_disable_ipv6(record.config.linux.sysctls)
     prepare_links_of(record.state.pid, confirmed=partial(is_process_of, record), disable_ipv6=asked)
 
@@ -97,7 +97,7 @@ def prepare_unpinned_netns(record: SandboxRecord) -> None:
 def asked_disable_ipv6(sysctls: Mapping[str, str]) -> dict[str, str]:
     """Return the values of `disable_ipv6` among the sysctls of a pod, by `all`, `default` or interface.
 
-    Names may have dots or slashes, like in runc.
+    Names may have dots or slashes, as in runc.
     """
     found = ((_DISABLE_IPV6.match(name.replace(".", "/")), value) for name, value in sysctls.items())
     return {match[1]: value for match, value in found if match}
@@ -110,13 +110,13 @@ def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
 
 
 def record_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Record the coming ADD in the CNI cache, in case the checkpoint gets lost."""
+    """Record the future ADD in the CNI cache, in case the checkpoint gets lost."""
     if checkpoint.network is not None:
         rt.cni.plugins.intend(_attachment(rt, checkpoint))
 
 
 def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Remove the record of the ADD from the CNI cache. A failure is only logged: `collect_networks` tries again."""
+    """Remove the record of the ADD from the CNI cache. Only log a failure, because `collect_networks` tries again."""
     if checkpoint.network is None:
         return
     try:
@@ -126,7 +126,7 @@ def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
 
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI ADD in the pinned namespace; return the checkpoint with the result, which is not written yet."""
+    """Run CNI ADD in the pinned namespace; return the checkpoint with the result, but do not write it."""
     attachment = _attachment(rt, checkpoint)
     result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
@@ -141,7 +141,7 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig | None) -> None:
-    """Log that host ports have no effect. Like in other runtimes, the pod runs nevertheless."""
+    """Log that host ports have no effect. As in other runtimes, the pod runs nevertheless."""
     ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
     if ports and not (chosen and chosen.declares("portMappings")):
         log.warning(
@@ -153,7 +153,7 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig 
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; return the checkpoint with that recorded."""
+    """Run CNI DEL unless it has already succeeded; return the checkpoint marked as released."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     delete(rt, _attachment(rt, checkpoint))
@@ -163,9 +163,10 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def check_result(checkpoint: SandboxCheckpoint | None) -> str:
-    """Return which addresses of a pod its interfaces lack, "ok", or an empty text where the pod has no CNI result.
+    """Return "ok", or which addresses of the CNI result the pod's interfaces lack; "" without a CNI result.
 
-    The kernel is asked, not CNI CHECK: plugins take 100 ms for it, and some find fault with every pod with host ports.
+    This asks the kernel instead of running CNI CHECK, which takes 100 ms, and which some plugins fail for every pod
+    with host ports.
     """
     network = checkpoint.network if checkpoint else None
     if checkpoint is None or network is None or network.released or network.result is None:
@@ -178,7 +179,7 @@ def check_result(checkpoint: SandboxCheckpoint | None) -> str:
 
 
 def delete(rt: Runtime, attachment: Attachment, *, forget: bool = True) -> None:
-    """Run CNI DEL, and remove the rules that plugins leave behind if the interface is already gone."""
+    """Run CNI DEL, and remove rules that plugins leave if the interface is already gone."""
     is_whole = has_interface(Path(attachment.netns), attachment.ifname)
     rt.cni.plugins.delete(attachment, forget=forget and is_whole)
     if is_whole:

@@ -28,8 +28,8 @@ def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
 def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
     """Connect to a port on the loopback of a pod.
 
-    The socket is created in the pod's network namespace, and belongs to it wherever it is used. Raise ShimError with
-    the error of each address.
+    The socket is created in the pod's network namespace, to which it belongs from then on. Raise ShimError with the
+    error of each address.
     """
     record = ready_sandbox(rt, sandbox_id=sandbox_id)
     with deadline.bound(DIAL_SECONDS):
@@ -38,7 +38,7 @@ def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
         connect = partial(_connect, port, sandbox_id=record.id)
         checkpoint = rt.checkpoints.get(record.id)
         if record.legacy or checkpoint is None or checkpoint.network is None:
-            # Its namespace is not pinned and ends with pause.
+            # Without a network, the namespace is not pinned and ends with pause.
             return in_netns_of(record.state.pid, connect, confirmed=partial(is_process_of, record))
         return in_netns(Path(checkpoint.network.netns), connect)
 

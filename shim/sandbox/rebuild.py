@@ -1,7 +1,7 @@
-"""Rebuilds the checkpoint of a sandbox that has lost it, or of a cri-dockerd pod.
+"""Rebuilds the lost checkpoint of a sandbox, or creates the checkpoint of a cri-dockerd pod.
 
-The data comes from the CNI result cache, whose format all users of the CNI reference library share: configuration,
-arguments and result of the ADD are all that DEL needs. A pod on the host network needs none of that.
+The CNI result cache, whose format all users of the CNI reference library share, has all that DEL needs: configuration,
+arguments and result of the ADD. A pod on the host network needs none of this.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ from shim.sandbox.network import netns_path
 from shim.view.records import SandboxRecord
 
 LOOPBACK = "cni-loopback"
-"""Network name of `lo`, in the cache of runtimes that bring `lo` up by a plugin."""
+"""Network name of `lo` in the cache of runtimes that bring `lo` up with a plugin."""
 
 IPAM: JsonObject = {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/8"}]]}
 """host-local requires a range even for DEL, which needs only the container id."""
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
-    """Return the sandbox's checkpoint, rebuilt if it is lost; None if its network is unknown."""
+    """Return the sandbox's checkpoint, rebuilt if lost; None if the network is unknown."""
     checkpoint = rt.checkpoints.get(record.id)
     if checkpoint is not None or pod.host_network(record.config):
         return checkpoint
@@ -49,16 +49,15 @@ def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | Non
 def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
     """Rebuild the lost checkpoint of a sandbox that should keep running; None if its network is unknown.
 
-    A pod on the host network, or with only a loopback interface, has no network that could leak: it is ready if pause
-    runs. Without a checkpoint it would be SANDBOX_NOTREADY and the kubelet would end it. kube-apiserver and etcd are
-    such pods.
+    A pod on the host network, or with only `lo`, cannot leak a network. It is ready if pause runs. Without a checkpoint
+    it would be SANDBOX_NOTREADY, and the kubelet would end it, for example kube-apiserver and etcd.
     """
     if not pod.host_network(record.config):
         checkpoint = checkpoint_of(rt, record)
         if checkpoint is not None or rt.config.network_plugin != "none":
             return checkpoint
     if record.legacy or not record.state.running:
-        return None  # for a cri-dockerd pod, only pause decides
+        return None  # a cri-dockerd pod is ready if pause runs
     return SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
@@ -70,14 +69,14 @@ def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint 
 
 
 def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
-    # cri-dockerd may record /proc/<pid>/ns/net, whose pid may have been reused: only the server's path is safe.
+    # cri-dockerd may record /proc/<pid>/ns/net, whose pid may have been reused. Use the server's path instead.
     known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt.config, record.id))}
     checkpoint = SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
         created_at=record.state.created_at,
-        # Without a result, the server ended during the ADD, and no client got the id of the sandbox.
+        # Without a result, the server was killed during the ADD, and no client got the id of the sandbox.
         ready=attachment.owner is None or attachment.result is not None,
         network=msgspec.convert(known, NetworkIntent),
     )

@@ -14,7 +14,7 @@ from shim.view.records import SandboxRecord
 
 
 def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
-    """Stop and remove a pod sandbox with all its containers. An unknown id is fine."""
+    """Stop and remove a pod sandbox with all its containers. Idempotent; an unknown id is ignored."""
     with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
             remove_record(rt, record)
@@ -23,7 +23,7 @@ def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     """Remove a sandbox; the caller holds the lock of its name.
 
-    The checkpoint is deleted last: after a failure, the next try starts from it.
+    The checkpoint is deleted last, because a retry after a failure needs it.
     """
     stop_record(rt, record)
     containers = rt.view.containers_of(record.id)
@@ -43,7 +43,7 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
 def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:
     """Return whether another sandbox of the same attempt exists, which uses the same resolv.conf.
 
-    Docker may create a container long after the server gave up waiting for it and created another under a new name.
+    Docker may create a container late, when the server has given up and created another container under a new name.
     """
     name = names.sandbox_name(record.config.metadata)
     return any(other.id != record.id and names.sandbox_name(other.config.metadata) == name for other in sandboxes(rt))

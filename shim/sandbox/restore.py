@@ -29,12 +29,12 @@ from shim.spec.order import check_takes_orders
 from shim.spec.user_namespace import is_asked_for
 
 TAKE_SECONDS = 600.0
-"""Bound of the copy of a checkpoint: some 60 GiB of memory on a disk that writes 100 MB/s."""
+"""Timeout of the copy of a checkpoint: some 60 GiB of memory on a disk that writes 100 MB/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredPod:
-    """A pod sandbox, and its containers by name."""
+    """A restored pod sandbox, and its containers by name."""
 
     sandbox: SandboxId
     containers: dict[str, ContainerId]
@@ -49,10 +49,10 @@ def restore_pod(
     container_configs: Sequence[pb.ContainerConfig],
     refuse_connections: bool,
 ) -> RestoredPod:
-    """Make a pod sandbox and its containers, which go on from a checkpoint when they are started.
+    """Create a pod sandbox and its containers, which continue from a checkpoint when they are started.
 
-    The checkpoint is copied first, and not needed any more when this returns. Established TCP connections are closed,
-    or with `refuse_connections` refused. When this raises, nothing is left.
+    The checkpoint is copied first, so it can be deleted when this returns. Established TCP connections are closed; with
+    `refuse_connections` such a checkpoint is refused. If this raises, nothing is left.
     """
     _check_possible(rt, config, runtime_handler=runtime_handler)
     with _taken(rt, checkpoint_path, refuse_connections=refuse_connections) as directory:
@@ -84,7 +84,7 @@ def _remove_all(rt: Runtime, made: Sequence[SandboxId]) -> None:
 
 
 def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> None:
-    """Check that a pod of this configuration can be restored here. Raise FailedPrecondition or AlreadyExists."""
+    """Check that a pod with this configuration can be restored. Raise FailedPrecondition or AlreadyExists."""
     if is_asked_for(config.linux.security_context.namespace_options):
         field = "config.linux.security_context.namespace_options.userns_options"
         raise FailedPrecondition(f"{field}: containers in a user namespace cannot be restored")
@@ -94,7 +94,7 @@ def _check_possible(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler
 
 @contextmanager
 def _taken(rt: Runtime, checkpoint_path: str, *, refuse_connections: bool) -> Iterator[Path]:
-    """Check and copy a checkpoint for the block. Raise Unsupported without criu, FailedPrecondition."""
+    """Check and copy a checkpoint for the block. Raise Unsupported without criu, or FailedPrecondition."""
     directory = new_work(root(rt))
     order = TakeOrder(
         directory=checkpoint_path,

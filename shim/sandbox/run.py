@@ -43,9 +43,9 @@ def run_pod_sandbox(
 ) -> SandboxId:
     """Create a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
 
-    If a ready sandbox of the same attempt exists, its client gave up waiting: return its id, or raise AlreadyExists if
-    the sandbox `must_be_new`. A sandbox of the attempt that is not ready is removed first. On an error everything is
-    undone in reverse. If an undo fails too, the sandbox stays listed as not ready, and the kubelet removes it.
+    If a ready sandbox of the same attempt exists, an earlier client has given up: return its id, or raise AlreadyExists
+    if the sandbox `must_be_new`. If a sandbox of the attempt exists that is not ready, remove it first. On an error all
+    steps are undone in reverse. If an undo fails too, the sandbox stays listed as not ready; the kubelet removes it.
     """
     name = names.sandbox_name(config.metadata)
     with rt.locks.sandbox(name):
@@ -68,9 +68,9 @@ def run_pod_sandbox(
 
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
-    # Strategy: write the data for DEL to the checkpoint before ADD, and mark the sandbox ready last. So a crash at any
-    # point leaves a sandbox that is listed as not ready, and that StopPodSandbox and RemovePodSandbox can clean up.
-    # The network is chosen first, so that a node without a network fails at once.
+    # Strategy: write the data for DEL to the checkpoint before ADD, and mark the sandbox ready last. So after a crash
+    # at any point the sandbox is listed as not ready, and StopPodSandbox and RemovePodSandbox can clean it up. The
+    # network is chosen first, so that a node without a network fails at once.
     chosen = None if pod.host_network(config) else rt.cni.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
@@ -127,8 +127,8 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
 def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequence[str]) -> None:
     """Remove the pause container of a failed sandbox, if it was created.
 
-    If Docker does not confirm the removal, it may remove the container nevertheless. Then no RemovePodSandbox will
-    follow, so a deferred check removes the resolv.conf.
+    If Docker does not confirm the removal, it may still remove the container later. Then no RemovePodSandbox follows,
+    so a deferred check removes the resolv.conf.
     """
     try:
         for sandbox_id in made:
@@ -144,7 +144,7 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
 def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     """Remove the resolv.conf of a sandbox that is gone.
 
-    Return False while a sandbox of that name exists: its RemovePodSandbox removes the file.
+    Return False while a sandbox of this name exists, because its RemovePodSandbox removes the file.
     """
     name = names.sandbox_name(metadata)
     with deadline.bound(deferred_checks.CHECK_SECONDS), rt.locks.sandbox(name):
@@ -155,7 +155,7 @@ def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
 
 
 def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
-    """Return the user of the pause process; usually the image's default, which needs no look at the image's files."""
+    """Return the user of the pause process. For the image's default, the usual case, no file of the image is read."""
     context = config.linux.security_context
     if not asks_for_identity(context):
         return DockerUser()

@@ -21,8 +21,8 @@ from shim.view.records import SandboxRecord
 
 
 def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.PodSandboxStatusResponse:
-    """Describe a sandbox and its containers at a single moment. Raise NotFound for an unknown id."""
-    # Taken before the read: the kubelet compares timestamps to find the newer of two statuses.
+    """Return a consistent status of a sandbox and its containers. Raise NotFound for an unknown id."""
+    # Taken before the read, because the kubelet compares timestamps to find the newer of two statuses.
     now = time.time_ns()
     record = find_sandbox(rt, sandbox_id)
     if rt.unseen.is_hidden(record):
@@ -36,7 +36,7 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
 
 
 def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
-    """Build the status of a sandbox, also for events."""
+    """Build the status of a sandbox, for PodSandboxStatus and for events."""
     options = record.config.linux.security_context.namespace_options
     return pb.PodSandboxStatus(
         id=record.id,
@@ -52,10 +52,10 @@ def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxS
 
 
 def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus | None:
-    """Return the addresses of a pod; none on the host network, whose addresses the kubelet knows.
+    """Return the addresses of a pod; an empty message on the host network, whose addresses the kubelet knows.
 
-    Return no message if the network is unknown, as for a cri-dockerd pod without a readable result in the CNI cache: a
-    kubelet takes an empty message for a lost network and ends the pod.
+    Return None if the network is unknown, for example for a cri-dockerd pod without a readable result in the CNI cache.
+    For an empty message the kubelet would assume that the network is lost, and end the pod.
     """
     ips = pod.addresses(rt.checkpoints.get(record.id))
     if not ips and record.state.running and not pod.host_network(record.config):
@@ -83,7 +83,7 @@ def _image(rt: Runtime, record: SandboxRecord) -> str:
 
 
 def _recorded_resources(checkpoint: SandboxCheckpoint | None, record: SandboxRecord) -> dict[str, Any]:
-    """Return the pod's limits that the kubelet sent last, by RunPodSandbox or UpdatePodSandboxResources."""
+    """Return the pod's limits from the last RunPodSandbox or UpdatePodSandboxResources."""
     config = checkpoint.config if checkpoint else labels.config_as_dict(record.config)
     linux = config.get("linux", {})
     return {name: linux.get(name, {}) for name in ("overhead", "resources")}

@@ -22,10 +22,10 @@ from shim.view.records import SandboxRecord
 
 
 def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
-    """Kill all containers of a pod and release its network. Idempotent; an unknown id is fine.
+    """Kill all containers of a pod and release its network. Idempotent; an unknown id is ignored.
 
-    The kubelet has given the containers their grace periods before. Raise the error of a failed CNI DEL; the next call
-    tries it again.
+    The kubelet has already stopped the containers with their grace periods. Raise the error of a failed CNI DEL; the
+    next call repeats it.
     """
     with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
@@ -35,16 +35,16 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
     # Strategy: close the sandbox for new containers, kill its containers, then kill pause and release its addresses.
-    # The last two steps run in parallel if the pinned namespace makes DEL independent of pause, otherwise in turn.
+    # The last two steps run in parallel if the namespace is pinned, which makes DEL independent of pause.
     checkpoint = checkpoint_of(rt, record)
     was_ready = record.state.running if checkpoint is None else checkpoint.ready
     if checkpoint is not None:
-        # From here on no container starts in it, even after a crash, which may leave it half stopped.
+        # From here on no container starts in the sandbox, even after a crash of the server.
         checkpoint = replace(checkpoint, ready=False)
         rt.checkpoints.note(checkpoint)
-    # Created containers too: Docker may be starting one for a client that has given up waiting.
+    # Include created containers, because Docker may be starting one for a client that has given up.
     alive = [c for c in rt.view.containers_of(record.id) if c.state.phase != pb.CONTAINER_EXITED]
-    # The network is released only afterwards: an address must not be reassigned while it is in use.
+    # Release the network only afterwards, because an address must not be reassigned while it is in use.
     ensure_all_killed(rt, [c.id for c in alive])
     if was_ready:
         for container in alive:
@@ -54,10 +54,10 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
         if not record.legacy:
-            unpin(network.netns_path(rt.config, record.id))  # nothing more is known of its network
+            unpin(network.netns_path(rt.config, record.id))  # nothing else is known about its network
         return
     if record.legacy and record.state.running:
-        # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the
+        # Docker may not know yet that pause has ended, and the pid may have been reused. DEL must not run in the
         # namespace of another process.
         with suppress(ProcessEnded):
             network.pin_netns(checkpoint, pid=record.state.pid, confirmed=partial(is_process_of, record))
@@ -72,7 +72,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
-    if record.state.phase != pb.CONTAINER_EXITED:  # a created container, too: Docker may be starting it
+    if record.state.phase != pb.CONTAINER_EXITED:  # Docker may be starting a created container
         kill_pause(rt, record.id)
-    # Docker may meanwhile have started a container for an earlier server. Without pause it starts no more.
+    # Meanwhile Docker may have started a container for an earlier server. Without pause it starts no further container.
     ensure_all_killed(rt, unstarted)

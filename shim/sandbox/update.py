@@ -14,7 +14,7 @@ from shim.sandbox.find import hold_sandbox
 def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
     """Record a pod's new overhead and resources in its checkpoint. Raise NotFound for an unknown id.
 
-    Nothing is applied: the pod's cgroup belongs to the kubelet, which has already set it.
+    Nothing is applied, because the kubelet owns the pod's cgroup and has already set it.
     """
     with hold_sandbox(rt, request.pod_sandbox_id) as record:
         if record is None:

@@ -171,9 +171,9 @@ DIFFERENT: dict[str, tuple[list[pb.ContainerConfig], type[ShimError], str]] = {
     "fewer rights": (
         [configured("web", linux=in_context(no_new_privs=True)), configured("log")],
         FailedPrecondition,
-        r"container_configs\[0\].linux.security_context is another one",
+        r"container_configs\[0\].linux.security_context differs from the checkpoint",
     ),
-    "a terminal": ([configured("web", tty=True), configured("log")], FailedPrecondition, "tty is another one"),
+    "a terminal": ([configured("web", tty=True), configured("log")], FailedPrecondition, "tty differs from the checkpoint"),
     "no such image": ([configured("web", image="none"), configured("log")], NotFound, "'none' is not on this node"),
 }
 
@@ -196,7 +196,7 @@ def test_containers_that_differ_are_refused(
 def test_another_image_is_refused(rt: Runtime, engine: FakeEngine, orders: Path, checkpoint: Path) -> None:
     content = (checkpoint / MANIFEST).read_text()
     (checkpoint / MANIFEST).write_text(content.replace('"layers": [', '"layers": ["sha256:other"', 1))
-    with pytest.raises(FailedPrecondition, match="is another image than at the checkpoint"):
+    with pytest.raises(FailedPrecondition, match="is not the image of the checkpoint"):
         restored(rt, checkpoint)
     assert_nothing_left(rt, engine, orders)
 

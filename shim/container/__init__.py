@@ -1,1 +1,1 @@
-"""Application containers: a file for each verb of the CRI, and the functions they share."""
+"""Application containers: a file per RPC of the CRI, and shared functions."""

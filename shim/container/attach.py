@@ -27,10 +27,10 @@ def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
 
 
 def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
-    """Connect the client with the container's process until either ends. Earlier output is not shown.
+    """Connect the client with the container's process until either ends. Earlier output is not sent.
 
-    Raise Stalled for a client that reads so slowly that it keeps the container from writing. Docker ends the
-    container's input with the client's if the container has `stdin_once`.
+    Raise Stalled if the client reads so slowly that it blocks the container. If the container has `stdin_once`, Docker
+    closes its input together with the client's.
     """
 
     def resize(size: TerminalSize) -> None:
@@ -49,7 +49,7 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         first_process(rt, task.container_id) as first,
         rt.engine.attach_container(task.container_id, options=options) as stream,
     ):
-        # The container decides whether the output is a terminal's, whatever the client expects.
+        # The container's configuration decides whether the output is a terminal's, not the request.
         output = Output(stream, streams, tty=config.tty, patience=patience, room=rt.backlogs)
         if first is not None:
             streams.session.when_ended(first, output.process_ended)

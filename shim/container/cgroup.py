@@ -1,8 +1,7 @@
-"""Limits that Docker has no field for: the server writes them into the container's cgroup after its start.
+"""Limits that Docker has no field for: the server writes them to the container's cgroup after its start.
 
-Between start and write the container runs some milliseconds without them; Docker offers no earlier moment. The server
-writes them again after each update through Docker, since the OCI runtime or systemd then resets the cgroup's files to
-the limits it knows.
+Docker offers no earlier moment, so the container runs without them for some milliseconds. The server writes them again
+after each update through Docker, because the OCI runtime or systemd then resets the cgroup's files.
 """
 
 from shim.api.v1 import api_pb2 as pb
@@ -17,13 +16,13 @@ from shim.spec.resources import check_memory, is_small, known_resources
 from shim.view.records import ContainerRecord, SandboxRecord
 
 EXIT_SECONDS = 1.0
-"""How long a process that has left its cgroup may take to become a zombie."""
+"""Maximum time from a process's leaving its cgroup until it is a zombie."""
 
 
 def check_unified_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
-    """Raise InvalidArgument for files of cgroup v2 on cgroup `version` "1". Pure.
+    """Raise InvalidArgument if `resources` have files of cgroup v2, but `version` is "1". Pure.
 
-    OCI runtimes refuse them there too, and the kubelet sends none. Validation has checked the names of the files.
+    OCI runtimes refuse them too, and a kubelet on cgroup v1 sends none. The names of the files are already validated.
     """
     if resources.unified and version != "2":
         raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
@@ -32,7 +31,7 @@ def check_unified_possible(resources: pb.LinuxContainerResources, *, field: str,
 def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: str, sandbox: SandboxRecord) -> None:
     """Check the limits of a new container in this pod as far as possible before it exists.
 
-    The cgroup of the pause container shows which files the cgroup of the container will have.
+    The container's cgroup will have the same files as the pause container's.
     """
     check_unified_possible(resources, field=field, version=rt.facts.info().cgroup_version)
     check_memory(resources, field=field)
@@ -48,7 +47,7 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
 def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
     """List the writes to a container's cgroup for the part of `resources` that Docker does not apply.
 
-    Unified keys come last: like in OCI runtimes, they win over a field for the same limit.
+    Unified keys come last, because as in OCI runtimes they override a field for the same limit.
     """
     return [
         *_memory(resources, group, field=field),
@@ -61,19 +60,19 @@ def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *,
 
 
 def needs_writing(resources: pb.LinuxContainerResources) -> bool:
-    """Return whether `resources` may hold a limit that Docker has no field for."""
+    """Return whether `resources` may contain a limit that Docker has no field for."""
     memory = resources.memory_limit_in_bytes
     unlimited = NO_LIMIT in (memory, resources.memory_swap_limit_in_bytes)
     return bool(resources.unified or resources.hugepage_limits) or unlimited or is_small(memory)
 
 
 def wanted_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
-    """Return the limits that a container should have now, from Docker, its configuration and later updates."""
+    """Return a container's desired limits, from Docker, its configuration and later updates."""
     return known_resources(record.host, rt.limits.get(record.id) or record.config.linux.resources)
 
 
 def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
-    """Write the limits that Docker has no field for to the cgroup of a started container, unless it has ended.
+    """Write the limits that Docker has no field for to a started container's cgroup, unless the container has ended.
 
     The caller holds the container's lock `limits`, or no other thread knows the container yet.
     """
@@ -86,9 +85,9 @@ def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxContainerResources) -> Group | None:
-    """Return the cgroup of a running container; None if it has ended, or the OCI runtime made no cgroup for it.
+    """Return the cgroup of a running container; None if it has ended, or has no cgroup.
 
-    Raise FailedPrecondition if `resources` need a cgroup and the runtime made none, as sandboxed runtimes do.
+    Raise FailedPrecondition if `resources` need a cgroup, but the OCI runtime created none, as sandboxed runtimes do.
     """
     pid = record.state.pid
     try:
@@ -102,7 +101,7 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
 def ends(pid: int) -> bool:
     """Return whether the first process of a container has ended or ends within EXIT_SECONDS.
 
-    A process leaves its cgroups before it becomes a zombie, and Docker learns of its end later still.
+    A process first leaves its cgroups, then becomes a zombie; Docker reports its end even later.
     """
     with open_process(pid, what="write limits") as handle:
         return handle is None or handle.ends_within(EXIT_SECONDS)
@@ -115,8 +114,8 @@ def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) 
         writes.append(Write(*group.memory_file(memory), f"{field}.memory_limit_in_bytes"))
         both = both or memory
     if is_small(memory) or NO_LIMIT in (memory, both):
-        # An update through Docker never lifts a swap limit. Kernels that do not count swap lack the file, and Docker
-        # does without it there, too.
+        # An update through Docker cannot remove a swap limit. Kernels without swap accounting lack the file; Docker
+        # ignores this too.
         path, text = group.swap_file(NO_LIMIT if memory == NO_LIMIT else both, memory=memory)
         writes.append(Write(path, text, f"{field}.memory_swap_limit_in_bytes", optional=True))
     return writes
@@ -130,6 +129,6 @@ def _huge_pages(resources: pb.LinuxContainerResources, group: Group, *, field: s
         if not paths and wanted.limit:
             raise FailedPrecondition(f"{field}: this node does not limit huge pages (no hugetlb controller)")
         for number, path in enumerate(paths):
-            # The kubelet sends 0 for every size a pod does not use, even if the kernel has no huge pages.
+            # The kubelet sends 0 for each page size that a pod does not use, even if the kernel has no huge pages.
             writes.append(Write(path, str(wanted.limit), f"{field}[{size}]", optional=not wanted.limit or number > 0))
     return writes

@@ -1,4 +1,4 @@
-"""Serialises changes of a container: start, late start, update and recovery each see the result of the previous."""
+"""Serialises changes of a container: start, late start, update and recovery."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 def hold_for_change(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]:
     """Exclude other changes of a container inside the block; yield its record, read under the lock.
 
-    Stop and removal take no lock: they may happen at any time inside the block. Raise NotFound for an unknown id, also
-    if the container was removed while waiting for the lock.
+    Stop and removal take no lock, so they may happen at any time. Raise NotFound for an unknown id, also if the
+    container was removed during the wait for the lock.
     """
     known = rt.view.container(container_id).id
     with rt.locks.limits(known):
@@ -28,13 +28,13 @@ def hold_for_change(rt: Runtime, container_id: str) -> Iterator[ContainerRecord]
 
 
 def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[ContainerRecord], None]) -> bool:
-    """Call `apply` with a container that Docker starts late, if it runs by now.
+    """Call `apply` with a container that Docker may start late, if it is running now.
 
-    Docker may start a container after the call has failed, or after the server that called was killed. Return True if
-    `apply` was called, or never will be because the container has ended or is gone.
+    Docker may start a container after the call has failed, or after the calling server was killed. Return True if
+    `apply` was called, or is not needed because the container has ended or is gone.
 
-    Meant for `shim.base.deferred_checks`: reads only memory until the container runs. Raise Unavailable or
-    DeadlineExceeded while the view cannot answer, since its last state may be out of date.
+    Use it for `shim.base.deferred_checks`: it reads only memory until the container runs. Raise Unavailable or
+    DeadlineExceeded while the view cannot answer, because its last state may be outdated.
     """
     try:
         with deadline.bound(0):

@@ -19,14 +19,14 @@ from shim.spec.annotations import container_names
 from shim.view.records import ContainerRecord, SandboxRecord
 
 DEFAULT_SECONDS = 600.0
-"""Bound of a checkpoint where the request has none: some 60 GiB of memory on a disk that writes 100 MB/s."""
+"""Timeout of a checkpoint if the request has none: some 60 GiB of memory on a disk that writes 100 MB/s."""
 _NS = 1_000_000_000
 
 
 def checkpoint_container(rt: Runtime, *, container_id: str, location: str, timeout: int) -> None:
-    """Write the state of a running container, which goes on, to an archive at the path `location`, 0600.
+    """Write a checkpoint of a running container to an archive at `location`, mode 0600. The container keeps running.
 
-    `timeout` is in seconds, 0 for DEFAULT_SECONDS. When this raises, the container goes on and no file is left.
+    `timeout` is in seconds, 0 for DEFAULT_SECONDS. If this raises, no file is left.
     """
     record = running_container(rt, container_id=container_id)
     with deadline.bound(timeout or DEFAULT_SECONDS), rt.locks.checkpoint():
@@ -40,7 +40,7 @@ def checkpoint_container(rt: Runtime, *, container_id: str, location: str, timeo
 
 
 def source_of(rt: Runtime, record: ContainerRecord) -> Source:
-    """Return what a checkpoint needs of a running container. Raise FailedPrecondition, which says why it cannot be."""
+    """Return the data about a running container for its checkpoint. Raise FailedPrecondition with the obstacle."""
     sandbox = rt.view.sandbox(record.sandbox_id)
     task = read_task(record.id, exec_root=Path(sandbox.exec_root), pid=record.state.pid)
     return Source(
@@ -63,7 +63,7 @@ def source_of(rt: Runtime, record: ContainerRecord) -> Source:
 
 
 def _config(record: ContainerRecord, task: Task) -> dict[str, object]:
-    """Return what checkpointctl shows of a container, by its ContainerConfig."""
+    """Return the content of config.dump: checkpointctl's ContainerConfig."""
     return {
         "id": record.id,
         "name": record.config.metadata.name,
@@ -79,7 +79,7 @@ def _config(record: ContainerRecord, task: Task) -> dict[str, object]:
 
 
 def _spec(record: ContainerRecord, sandbox: SandboxRecord, task: Task) -> Mapping[str, Any]:
-    """Return the container's configuration of OCI, with the annotations by which containerd names a container."""
+    """Return the container's OCI configuration, with containerd's annotations for the names of pod and container."""
     names = container_names(
         record.config, image=record.image_spec.image, pod=sandbox.config.metadata, sandbox_id=record.sandbox_id
     )
@@ -87,7 +87,7 @@ def _spec(record: ContainerRecord, sandbox: SandboxRecord, task: Task) -> Mappin
 
 
 def _status(record: ContainerRecord) -> dict[str, object]:
-    """Return containerd's ContainerdStatus. Times are ns since the epoch."""
+    """Return the content of status.dump: checkpointctl's ContainerdStatus. Times are ns since the epoch."""
     return {
         "CreatedAt": record.state.created_at,
         "StartedAt": record.state.started_at,

@@ -56,12 +56,13 @@ def create_container(
     """Create a container in a ready sandbox, and add it to the view.
 
     If the sandbox is stopped or removed meanwhile, fail and leave nothing behind. A stopped container of the same name
-    and attempt is removed first; raise AlreadyExists while it runs.
+    and attempt is removed first. If it runs, raise AlreadyExists.
 
-    `sandbox_config` is the pod as the client sees it now. Only two of its fields count, the rest comes from the config
-    of RunPodSandbox: the log directory, which moves with a kubelet setting, and whether containers may be privileged.
+    `sandbox_config` is the client's current view of the pod. It provides only the log directory, which a kubelet
+    setting may change, and whether containers may be privileged. All other settings come from the config of
+    RunPodSandbox.
 
-    With a `checkpoint` the container continues from it when it is started.
+    A container with a `checkpoint` continues from it when it is started.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(config.CDI_devices, facts=rt.facts, api_version=rt.engine.api_version)
@@ -86,7 +87,7 @@ def create_container(
             rollback=rollback,
             checkpoint=checkpoint,
         )
-        # A concurrent StopPodSandbox or RemovePodSandbox has either seen this container, or is seen by this check.
+        # If a concurrent StopPodSandbox or RemovePodSandbox has not seen this container, this check sees its effect.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
         update_others(rt, updates)
         rollback.commit()
@@ -102,7 +103,7 @@ def _remove_twins(rt: Runtime, config: pb.ContainerConfig, *, sandbox: SandboxRe
 def _make(
     rt: Runtime, made: list[str], *, name: str, sandbox: SandboxRecord, config: pb.ContainerConfig, body: JsonObject
 ) -> Record | None:
-    """Have Docker create the container, and return its record. Its id is in `made` before another step can fail."""
+    """Create the container in Docker, and return its record. Append its id to `made` before another step can fail."""
     host = body["HostConfig"]
     ensure_host_paths(rt.host_fs, config.mounts, host["Mounts"])
     namespaces = config.linux.security_context.namespace_options
@@ -118,9 +119,8 @@ def _make(
 def _allows_privileged(pod_config: pb.PodSandboxConfig) -> bool:
     """Return whether a pod's containers may be privileged.
 
-    A kubelet computes this for each create from the containers that the pod has then: an ephemeral container for
-    debugging can make a pod privileged after its sandbox was created. The config of a cri-dockerd pod does not record
-    it.
+    A kubelet computes this for each create from the pod's current containers, because an ephemeral container can make a
+    pod privileged after its sandbox was created. The config of a cri-dockerd pod does not record it.
     """
     return pod_config.linux.security_context.privileged
 
@@ -146,7 +146,7 @@ def _check_limits(created: Record | None, *, config: pb.ContainerConfig, body: J
 
 def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body: JsonObject) -> None:
     if any(mount.selinux_relabel for mount in config.mounts):
-        # Empty if SELinux is off or does not confine this container: then its mounts need no label.
+        # The label is empty if SELinux is off or does not confine this container. Then its mounts need no label.
         label = rt.engine.inspect_container(container_id).mount_label
         if label:
             relabel_mounts(rt.host_fs, config.mounts, body["HostConfig"]["Mounts"], label=label)
@@ -161,11 +161,11 @@ def _create_context(
     now: pb.PodSandboxConfig,
     restored: bool,
 ) -> ContainerContext:
-    """Return what Docker's body for the container depends on; `now` is the pod as the client sees it now."""
+    """Collect all data for Docker's create body; `now` is the client's current view of the pod."""
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
     defaults = host_defaults(rt, sandbox.config, runtime_handler=sandbox.runtime_handler)
-    # A pod without a log directory has no logs, like in other runtimes.
+    # As in other runtimes, a pod without a log directory has no logs.
     log_directory = now.log_directory or sandbox.config.log_directory
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
     check_path_length(log_path, field="config.log_path below the log directory of the pod")
@@ -231,7 +231,7 @@ def _recursive_read_only(rt: Runtime, runtime: str) -> bool:
 
 
 def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecord) -> str:
-    """Return the full id of the container whose pid namespace to join, which must run in the same pod; "" for none."""
+    """Return the full id of the container whose pid namespace to join; "" for none. It must run in the same pod."""
     options = config.linux.security_context.namespace_options
     if options.pid != pb.TARGET:
         return ""

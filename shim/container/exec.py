@@ -25,10 +25,10 @@ from shim.streaming.stalls import WaitForever
 from shim.streaming.tokens import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
-"""First Engine API whose exec start takes the size of the terminal."""
+"""First Engine API whose exec start accepts the size of the terminal."""
 
 LOOK_SECONDS = 0.5
-"""How long output waits for its client until the server checks whether the process that wrote it still runs."""
+"""How long output waits for its client before the server checks whether the process is still running."""
 
 ANSWER_SECONDS = 1.0
 """Limit for Docker's answer about a running exec, which normally takes milliseconds."""
@@ -50,17 +50,17 @@ def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
 
 
 def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
-    """Run the command between the client's streams and return its exit code.
+    """Run the command with the client's streams and return its exit code.
 
-    If the client goes away or the session fails, kill the process and raise the error. A process that Docker has not
-    started by then, or that cannot be killed now, is killed later by deferred checks.
+    If the client goes away or the session fails, kill the process and raise the error. If Docker has not started the
+    process yet, or the kill fails, deferred checks kill it later.
     """
     code = _by_own_exec(rt, task, streams)
     return _by_docker(rt, task, streams) if code is None else code
 
 
 def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
-    """Run the command and return its exit code; None if Docker has to run it."""
+    """Run the command and return its exit code; None if Docker must run it."""
     request = Request(cmd=task.cmd, stdin=task.stdin, tty=task.tty, size=_known_size(streams))
     with run_by_own_exec(rt, running_container(rt, container_id=task.container_id), request) as command:
         if command is None:
@@ -69,7 +69,7 @@ def _by_own_exec(rt: Runtime, task: RemoteTask, streams: Streams) -> int | None:
         def resize(size: TerminalSize) -> None:
             command.streams.resize(width=size.width, height=size.height)
 
-        # Only its client waits for this process, so its output may wait for the client, however long.
+        # Nobody but the client waits for this process, so its output may wait for the client without limit.
         output = Output(command.streams, streams, tty=task.tty, patience=WaitForever(), room=rt.backlogs)
         try:
             with inputs(command.streams, streams, resize=resize):
@@ -98,7 +98,7 @@ def _by_docker(rt: Runtime, task: RemoteTask, streams: Streams) -> int:
 
 
 def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first: ProcessHandle | None) -> Output:
-    """Run the command and read all its output. The caller must `deliver` the part that the client has not read."""
+    """Run the command and read all its output. The caller must `deliver` output that the client has not read yet."""
 
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
@@ -119,7 +119,7 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str, first
 
 
 def _known_size(streams: Streams) -> tuple[int, int] | None:
-    """Return width and height of the terminal if the client has sent them: the first lines of output need them."""
+    """Return width and height of the terminal, needed for the first lines of output; None if not sent yet."""
     size = None if streams.resize is None else streams.resize.known()
     return None if size is None else (size.width, size.height)
 
@@ -127,8 +127,8 @@ def _known_size(streams: Streams) -> tuple[int, int] | None:
 class _UntilEnded:
     """Lets output wait for its client while the command runs.
 
-    Once the command has ended the output must be read: until then Docker reports no other exit in the container, and
-    does not answer for this exec.
+    Once the command has ended, the output must be read at once: until then Docker reports no other exit in the
+    container, and does not answer an inspect of this exec.
     """
 
     def __init__(self, rt: Runtime, streams: Streams, *, exec_id: str) -> None:
@@ -142,7 +142,7 @@ class _UntilEnded:
         """Read all output once the process has ended, or at once if the process is gone."""
         found = self._inspect()
         if found is not None and found.running and not found.pid:
-            return  # Docker does not know the pid yet; ask again
+            return  # Docker does not know the pid yet; the next call asks again
         self.seconds = None
         if found is not None and found.running:
             with open_process(found.pid, what=f"exec {self._exec_id}") as process:
@@ -154,7 +154,7 @@ class _UntilEnded:
         self.output.process_ended()
 
     def _inspect(self) -> ExecInspect | None:
-        """Return the state of the exec; None if it has ended and Docker withholds the answer."""
+        """Return the state of the exec; None if Docker does not answer, because the exec has ended."""
         outer = deadline.current()
         try:
             with deadline.bound(ANSWER_SECONDS):
@@ -167,9 +167,9 @@ class _UntilEnded:
 
 
 class _EndWithContainer:
-    """Ends the output of an exec whose container has ended: see `shim.container.exec_process.RUNNING_CHECK_SECONDS`.
+    """Closes the output of an exec whose container has ended: see `shim.container.exec_process.RUNNING_CHECK_SECONDS`.
 
-    Waits for a second check without new output, so that no output is lost.
+    It waits for a second check without new output, so that no output is lost.
     """
 
     def __init__(self, rt: Runtime, stream: ProcessStream, output: Output, *, container_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The process of an exec: waiting for its end, its exit code, and killing it. Docker offers only the exit code."""
+"""The process of an exec: waits for its end, verifies its exit code, and kills it. Docker offers only the exit code."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,32 +22,32 @@ from shim.view.records import ContainerRecord
 log = structlog.get_logger(__name__)
 
 KILL_SECONDS = 1.0
-"""How long after its deadline an exec may be answered, so that its process is gone by then. A kill takes milliseconds
-while Docker answers; deferred checks finish a slower kill."""
+"""How long the answer of an exec may be late, because its process is killed first. A kill takes milliseconds while
+Docker answers; deferred checks finish a slower kill."""
 
 LATE_SECONDS = 120.0
-"""How long deferred checks try to kill an exec, counted while Docker answers. A daemon that is stuck for longer usually
-gets restarted, and then forgets the exec."""
+"""How long deferred checks try to kill an exec, without the time that Docker does not answer. A dockerd that hangs for
+long is usually restarted, and then forgets the exec."""
 
 LATE_KILL_SECONDS = 0.1
-"""How long a deferred check waits for the process it has killed. The next check tests whether the process is gone."""
+"""How long a deferred check waits for a killed process. The next check tests whether it is gone."""
 
 REPORT_SECONDS = 20.0
-"""Limit for Docker to report a start or an end that must have happened: the output has ended, or the kernel shows that
-the process is gone. Docker learns of both from containerd, whose event can be lost for good."""
+"""Limit for Docker to report a start or an end that has certainly happened, because the output has ended, or because
+the process is gone. Docker gets both from containerd, whose event can be lost."""
 
 RUNNING_CHECK_SECONDS = 2.0
-"""Interval of checks whether the container still runs: on Engine 20.10 the output of a command that was killed together
-with its container never ends, and Docker knows nothing of the command any more."""
+"""Interval of checks whether the container still runs. On Engine 20.10, if a command is killed together with its
+container, its output never ends, and Docker forgets the command."""
 
 EXIT_KILLED = 137
 """The exit code that newer Engines report for a command that was killed together with its container."""
 
 NOT_BEGUN_CODES = frozenset({126, 127, 128})
-"""Exit codes that Docker reports for a command that runc could not start; 126 and 127 if its file is the reason."""
+"""Exit codes that Docker reports if runc could not start the command; 126 and 127 if the reason is its file."""
 
 _KILLED_CODES = frozenset({137, 255})
-"""Exit codes of a container that was killed, perhaps with its containerd-shim, or whose end Docker missed."""
+"""Exit codes of a killed container, perhaps together with its containerd-shim, or after Docker missed its exit."""
 _ALIVE = frozenset({"running", "paused", "restarting"})
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
@@ -55,7 +55,7 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
 
 
 def run_by_own_exec(rt: Runtime, record: ContainerRecord, request: Request) -> AbstractContextManager[Command | None]:
-    """Run a command by the server's own exec for the block; yield None if Docker has to run it."""
+    """Run a command by the server's own exec for the block; yield None if Docker must run it."""
     exec_root = exec_root_of(rt, record.sandbox_id)
     return rt.own_exec.begun(record.id, request, exec_root=exec_root, pid=record.state.pid)
 
@@ -75,7 +75,7 @@ def exec_body(
 
 
 def _is_running(rt: Runtime, container_id: str) -> bool:
-    """Return whether the container may run. CONTAINER_UNKNOWN, which Docker cannot inspect, may run, too."""
+    """Return whether the container may run. A container in state CONTAINER_UNKNOWN may run too."""
     try:
         return rt.view.container(container_id).state.may_run
     except NotFound:
@@ -83,13 +83,13 @@ def _is_running(rt: Runtime, container_id: str) -> bool:
 
 
 def last_known_running(rt: Runtime, container_id: str) -> bool:
-    """Return whether the container may run by its last known state. Never waits, and works while Docker is away."""
+    """Return whether the container may run by its last known state. Never wait; works while Docker is unavailable."""
     known = rt.view.last_known(container_id)
     return known is not None and known.state.may_run
 
 
 def _inspect(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Read the state of an exec. If Docker forgot it at the end of its container, report it as killed."""
+    """Inspect an exec. If Docker has forgotten it because its container has ended, return it as killed."""
     try:
         return rt.engine.inspect_exec(exec_id)
     except NotFound:
@@ -99,7 +99,7 @@ def _inspect(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
 
 
 def exit_code(ended: ExecInspect, exec_id: str) -> int:
-    """Return the exit code of an exec that has ended."""
+    """Return the exit code of an ended exec. Raise ShimError if Docker does not report it."""
     if ended.exit_code is None:
         raise ShimError(f"exec {exec_id}: Docker does not report how it ended")
     return ended.exit_code
@@ -107,7 +107,7 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 
 @contextmanager
 def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | None]:
-    """Yield a handle of a container's first process; None if it has none or cannot be opened."""
+    """Yield a handle of a container's first process; None if there is no process or it cannot be opened."""
     record = rt.view.last_known(container_id)
     handle = None
     with ExitStack() as opened:
@@ -122,11 +122,12 @@ def check_exit_code(
 ) -> None:
     """Raise if Docker's exit code is not the command's. `first` is the container's first process.
 
-    FailedPrecondition if the container ended before the command began, which Docker reports as one of NOT_BEGUN_CODES.
+    Raise FailedPrecondition if the container ended before the command began, which Docker reports as one of
+    NOT_BEGUN_CODES.
 
-    ShimError for exit code 0 of a command that was cut off with its container. When a containerd-shim is killed, Docker
-    may report 0 for its execs, whose processes run on until the container is killed. So 0 counts only if the process of
-    the command is gone, and the container still runs or was not killed: a hook may end its container.
+    Raise ShimError if exit code 0 is not certain. If a containerd-shim is killed, Docker may report 0 for its execs,
+    although their processes run until the container is killed. So 0 is accepted only if the command's process is gone,
+    and the container still runs or was not killed. It may have ended regularly, because a hook may end its container.
     """
     if ended.exit_code in NOT_BEGUN_CODES and not ended.pid and (first is None or first.has_ended()):
         raise FailedPrecondition(f"exec {exec_id}: container {container_id} is not running")
@@ -153,9 +154,9 @@ def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:
 
 
 def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
-    """Wait until Docker reports the end of a container whose process is gone; None after REPORT_SECONDS.
+    """Wait until Docker reports the exit code of a container whose process is gone; None after REPORT_SECONDS.
 
-    Asks Docker, not the view, which defers an exit until all output is written.
+    This asks Docker, not the view, which holds an exit back until all output is written.
     """
     outer, what = deadline.current(), f"wait for Docker's report of the end of container {container_id}"
     try:
@@ -172,10 +173,10 @@ def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
 
 
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Wait without limit for the end of an exec whose output has ended: a process may close its output and run on.
+    """Wait without limit for the end of an exec whose output has ended, because a process may close its output early.
 
-    The kernel reports the end by a pidfd. Raise ShimError if Docker does not report it within REPORT_SECONDS; but if
-    the container has ended by then, the process counts as killed.
+    The kernel reports the end by a pidfd. Raise ShimError if Docker does not report it within REPORT_SECONDS. If the
+    container has ended by then, the process counts as killed instead.
     """
     poll_until = partial(_poll_until, rt, exec_id, container_id=container_id)
     found = poll_until(lambda found: found.pid > 0 or not found.running)
@@ -190,14 +191,14 @@ def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
 
 
 def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
-    """Kill the exec'd process with its process group, and wait for its end up to KILL_SECONDS, whatever the deadline.
+    """Kill the exec'd process and its process group, and wait up to KILL_SECONDS for its end, even past the deadline.
 
-    Return the state of an exec that had already exited, while background processes kept its output open: the command
-    finished in time. Return None if the process was killed.
+    If the process had already exited while background processes kept its output open, return the state of the exec: the
+    command finished in time. Else return None.
 
-    Return None also if the process has not begun, which Docker may still do, or has not ended within the limit: then
-    deferred checks kill it. They do so too if the kill fails, but then the failure is raised, such as ResourceExhausted
-    for lack of a descriptor.
+    Deferred checks kill the process later if it has not ended in time, if the kill fails, or if it has not begun,
+    because Docker may still start it. A failed kill also raises its error, such as ResourceExhausted if no descriptor
+    is free.
     """
     try:
         with deadline.shielded(KILL_SECONDS):
@@ -212,13 +213,13 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
 
 
 def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
-    """Kill the process as `end_process` does, for a client that gets the failure `because`.
+    """Kill the process as `end_process` does, because of the error `because`, which the client gets.
 
-    A failed kill is logged and added to `because` as a note; deferred checks repeat it.
+    A failed kill is logged and added to `because` as a note. Deferred checks repeat it.
     """
     try:
         return end_process(rt, exec_id, container_id=container_id)
-    except NotFound:  # Docker forgot it at the end of its container, which the view does not know yet
+    except NotFound:  # the container has ended, so Docker has forgotten the exec, but the view does not know it yet
         return None
     except ShimError as error:
         because.add_note(f"the exec'd process could not be ended yet: {error}")
@@ -227,17 +228,17 @@ def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because:
 
 
 def end_later(rt: Runtime, exec_id: str, *, container_id: str) -> None:
-    """Kill an exec'd process by deferred checks: it has not begun, cannot be killed now, or no caller waits for it.
+    """Let deferred checks kill an exec'd process, because it has not begun, or cannot be killed now, or nobody waits.
 
-    They poll, because Docker sends its event of an exec before the process has a pid, and subscribing to these events
-    would cost more for every probe of the node than a few polls.
+    The checks poll, because Docker's event of an exec comes before the process has a pid. A subscription to these
+    events would also cost more, for every probe of the node, than a few polls.
     """
     check = partial(_kill_late, rt, exec_id, container_id=container_id)
     rt.deferred_checks.add(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
-    """Kill the process of an exec if there is a process now; return whether it has ended or never can begin."""
+    """Kill the process of an exec if it exists now; return whether it has ended or cannot begin any more."""
     try:
         with deadline.bound(deferred_checks.CHECK_SECONDS):
             found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
@@ -251,7 +252,7 @@ def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
 def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: float) -> tuple[ExecInspect, bool]:
     """Kill the process of an exec if it has begun, and wait `seconds` for its end.
 
-    Return the state before the kill, and whether the process is gone. Asks Docker at most twice.
+    Return the state before the kill, and whether the process is gone. Docker is called at most twice.
     """
     found = _inspect(rt, exec_id, container_id=container_id)
     if not found.running:
@@ -260,21 +261,21 @@ def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: floa
         return found, False
     with open_process(found.pid, what=f"exec {exec_id}") as handle:
         if handle is None:
-            # Docker may report an end seconds late. A command whose end it has not reported has not finished in time.
+            # Docker may report an end seconds late. If it has not reported it, the command has not finished in time.
             return found, True
         again = _inspect(rt, exec_id, container_id=container_id)  # as in `wait_ended`
         if not again.running:
             return again, True
-        handle.kill_group()  # else its children would run on without a reader
+        handle.kill_group()  # else its children would keep running without a reader
         return found, handle.ends_within(seconds)
 
 
 def _poll_until(rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str) -> ExecInspect:
     """Poll the state of an exec until it is `wanted`.
 
-    After REPORT_SECONDS, report the process as killed if the container has ended, otherwise raise ShimError: a guessed
-    result could pass a failed probe or hook. Not DeadlineExceeded, which a kubelet counts as a failed probe; it ignores
-    a probe with any other error.
+    After REPORT_SECONDS, return the process as killed if the container has ended, otherwise raise ShimError, because a
+    guessed result could make a failed probe or hook succeed. DeadlineExceeded would count as a failed probe, while a
+    kubelet ignores a probe with another error.
     """
     outer, what = deadline.current(), f"wait for Docker's report of exec {exec_id}"
     try:

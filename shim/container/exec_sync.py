@@ -27,16 +27,16 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
 OUTPUT_LIMIT = 16 << 20
-"""Bytes kept of each stream, like in other runtimes; further output is read and dropped, so that the command ends."""
+"""Maximum bytes kept of each stream, as in other runtimes. Further output is dropped, so that the command can end."""
 
 
 def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: int) -> pb.ExecSyncResponse:
     """Run a command in a running container and return its output and exit code.
 
-    `timeout` is in seconds, 0 for none. When it expires, the client goes away, or anything fails, kill the process and
-    raise DeadlineExceeded, Cancelled or the failure. The kill waits at most `exec_process.KILL_SECONDS`: a process that
-    Docker has not begun by then, or that cannot be killed, is killed later by deferred checks. An outage of the view
-    meanwhile is no failure. Raise an error if Docker's exit code is not the command's (`exec_process.check_exit_code`).
+    `timeout` is in seconds, 0 for none. If it expires, the client goes away, or anything fails, kill the process and
+    raise DeadlineExceeded, Cancelled or the failure. The kill waits at most `exec_process.KILL_SECONDS`. If Docker has
+    not started the process by then, or the kill fails, deferred checks kill it later. An outage of the view meanwhile
+    is not a failure. Raise an error if Docker's exit code is not the command's (`exec_process.check_exit_code`).
     """
     record = running_container(rt, container_id=container_id)
     began = time.monotonic()
@@ -48,7 +48,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
 
 
 def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb.ExecSyncResponse | None:
-    """Return the response; None if Docker has to run the command."""
+    """Return the response; None if Docker must run the command."""
     output = _Kept()
     with run_by_own_exec(rt, record, Request(cmd=cmd)) as command:
         if command is None:
@@ -58,7 +58,7 @@ def _by_own_exec(rt: Runtime, record: ContainerRecord, cmd: Sequence[str]) -> pb
             code = command.wait()
         except BaseException as error:
             known = command.end()
-            # A known exit code means that the command finished in time; background processes hold its output open.
+            # With an exit code, the command has finished in time, and background processes keep its output open.
             if known is None or not isinstance(error, DeadlineExceeded):
                 raise
             code = known
@@ -89,7 +89,7 @@ class _Kept:
     def __init__(self) -> None:
         self._kept = {STDOUT: bytearray(), STDERR: bytearray()}
         self.pieces = 0
-        """Count of pieces received."""
+        """Number of pieces received."""
 
     def take_all(self, frames: Iterable[tuple[int, bytes]]) -> None:
         for which, data in frames:
@@ -102,10 +102,7 @@ class _Kept:
 
 
 def _collect(rt: Runtime, stream: ProcessStream, output: _Kept, *, container_id: str) -> None:
-    """Read all output. After the end of the container, stop when none has arrived for RUNNING_CHECK_SECONDS.
-
-    See there: the output may never end.
-    """
+    """Read all output. After the end of the container, stop if none arrives for RUNNING_CHECK_SECONDS (see there)."""
     outer, pieces = deadline.current(), -1
     while last_known_running(rt, container_id) or output.pieces != pieces:
         pieces = output.pieces

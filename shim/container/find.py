@@ -1,4 +1,4 @@
-"""Finds containers by id, and finds containers that must not run at the same time: same attempt, or same log."""
+"""Finds containers by id, and containers that must not run concurrently: of the same attempt, or with the same log."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound
@@ -8,7 +8,7 @@ from shim.view.records import ContainerRecord
 
 
 def find_container(rt: Runtime, container_id: str) -> ContainerRecord | None:
-    """Return the container of an id or unique prefix; None for an unknown id."""
+    """Return the container with an id or unique prefix; None for an unknown id."""
     try:
         return rt.view.container(container_id)
     except NotFound:
@@ -16,7 +16,7 @@ def find_container(rt: Runtime, container_id: str) -> ContainerRecord | None:
 
 
 def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
-    """Return the running container of an id or unique prefix. Raise NotFound or FailedPrecondition."""
+    """Return the running container with an id or unique prefix. Raise NotFound or FailedPrecondition."""
     record = rt.view.container(container_id)
     if not record.state.running:
         raise FailedPrecondition(f"container {record.id} is not running")
@@ -24,9 +24,9 @@ def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
 
 
 def twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> list[ContainerRecord]:
-    """Return the stopped containers of this name and attempt in the pod, whatever their Docker names.
+    """Return the stopped containers of this name and attempt in the pod, under any Docker name.
 
-    Raise AlreadyExists if any of them runs: a kubelet that saw an older state of the pod would start it twice.
+    Raise AlreadyExists if such a container runs: a kubelet that saw an older state of the pod would start it twice.
     """
     found = _twins(rt, metadata, sandbox_id=sandbox_id)
     for twin in found:
@@ -36,7 +36,7 @@ def twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId)
 
 
 def check_no_twin_runs(rt: Runtime, record: ContainerRecord) -> None:
-    """Raise AlreadyExists if the same name and attempt runs, FailedPrecondition if a container writes the same log."""
+    """Raise AlreadyExists if the same attempt already runs, FailedPrecondition if another container writes this log."""
     metadata = record.config.metadata
     for twin in _twins(rt, metadata, sandbox_id=record.sandbox_id):
         if twin.state.may_run:

@@ -1,7 +1,7 @@
-"""The limits in force: read from the cgroup of a running container, otherwise the limits Docker will apply.
+"""The limits in force: from the cgroup of a running container, otherwise the limits that Docker will apply.
 
-Makes no call to Docker. Each function below takes the requested and the kernel's value and returns the reported value:
-the request if the kernel only rounded it, otherwise the kernel's value.
+This does not call Docker. The functions below take a requested value and the kernel's value, and return the value to
+report: the requested value if the kernel only rounded it, otherwise the kernel's value.
 """
 
 import os
@@ -19,20 +19,20 @@ from shim.view.records import ContainerRecord
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes; the kernel rounds memory limits down to whole pages."""
 _UNLIMITED_PAGES = (1 << 64) - 1
-"""Reported for no limit, since the field of the CRI is unsigned."""
+"""The value for no limit, because the CRI's field is unsigned."""
 
 
 def limits_in_force(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
     """Return the limits of a container in force, including external changes.
 
-    A value that the kernel rounds (whole pages, CPU weights) is reported as requested. "No limit" is 0 if Docker has no
+    Values that the kernel rounds (whole pages, CPU weights) are returned as requested. No limit is 0 if Docker has no
     limit either, otherwise -1.
     """
     requested = wanted_resources(rt, record)
     if requested.memory_limit_in_bytes <= 0:
         requested.memory_limit_in_bytes = requested.memory_swap_limit_in_bytes = 0
     place = rt.cgroups.place(record.id, pid=record.state.pid)
-    # A sandboxed runtime makes no cgroup for the container.
+    # A sandboxed runtime creates no cgroup for the container.
     return requested if place is None else _reported(requested, place.group, pid=record.state.pid)
 
 
@@ -56,7 +56,7 @@ def _report_limits(requested: pb.LinuxContainerResources, limits: Limits, report
 
 
 def _report_files(requested: pb.LinuxContainerResources, group: Group, reported: pb.LinuxContainerResources) -> None:
-    """Report the cgroup files and huge page sizes that were requested; no others."""
+    """Report only cgroup files and huge page sizes that were requested."""
     for key, value in requested.unified.items():
         reported.unified[key] = line(read(group.unified_file(key))) or value
     for limit in reported.hugepage_limits:
@@ -90,5 +90,5 @@ def _shares(limits: Limits, *, requested: int) -> int:
 
 
 def _set(found: str | None, *, requested: str) -> str:
-    """Return the requested spelling if the kernel's set is equal, as `0,1` and `0-1` are."""
+    """Return the requested spelling if the kernel's set is equal, such as `0,1` and `0-1`."""
     return requested if found is None or numbers(found) == numbers(requested) else found

@@ -6,10 +6,10 @@ from shim.view.queries import filter_containers
 
 
 def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Container]:  # noqa: A002 - the CRI's word
-    """List the containers that match every part of the filter, whose ids may be unique prefixes.
+    """List the containers that match every part of the filter.
 
-    Raise InvalidArgument for an ambiguous prefix, as in every other RPC; an unknown id matches nothing. The messages
-    belong to the view: copy before a change.
+    Ids may be unique prefixes. Raise InvalidArgument for an ambiguous prefix. An unknown id matches nothing. The
+    messages belong to the view: the caller must not modify them.
     """
     records = filter_containers(
         rt.unseen.seen(rt.view.containers()),

@@ -1,7 +1,7 @@
-"""Execs of an earlier server, which was stopped or killed before it could end them; their clients are gone.
+"""Ends execs of an earlier server that was stopped or killed before it could end them. Their clients are gone.
 
-The mark of `shim.engine.detach_keys` identifies them; an exec by `docker exec` has no mark. A restarted Docker forgets
-all execs, and their processes run until their container ends.
+The mark of `shim.engine.detach_keys` identifies them; `docker exec` sets no mark. A restarted Docker forgets all execs,
+and their processes run until their container ends.
 """
 
 import structlog
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 def end_orphaned_execs(rt: Runtime, container_id: ContainerId) -> None:
-    """Let deferred checks end the execs that an earlier server left in a container, even before they begin.
+    """Let deferred checks end the execs that an earlier server left in a container, even if they have not begun.
 
     Raise Unavailable, or DeadlineExceeded if Docker does not answer in time.
     """

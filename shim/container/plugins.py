@@ -1,4 +1,4 @@
-"""NRI plugins in the life of a container: they change a new container, and learn of its end."""
+"""Calls NRI plugins for a container: lets them change a new container, and notifies them of its end."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,9 +27,9 @@ log = structlog.get_logger(__name__)
 
 
 def hide_from_clients(rt: Runtime, key: Key, *, until: ExitStack) -> None:
-    """Hide a container that is being created from clients until the stack ends, if plugins must learn of it first.
+    """Hide a new container from clients until the stack ends, if plugins must be notified first.
 
-    Plugins may connect at any time, so the container's events wait in any case.
+    Plugins may connect at any time, so the container's events are deferred in any case.
     """
     until.enter_context(rt.view.defer_events(key))
     until.enter_context(rt.unseen.making(key, hidden=lambda: rt.nri.active))
@@ -45,9 +45,9 @@ def finish_with_plugins(
     rollback: Rollback,
     checkpoint: CheckpointFiles | None = None,
 ) -> OtherUpdates:
-    """Tell plugins of a container that Docker has created, apply their changes, and write its OCI runtime order.
+    """Notify plugins of a container that Docker has created, apply their changes, and write its OCI runtime order.
 
-    `checkpoint` is what the container continues from. Return the updates of other containers that the plugins ask for.
+    The container continues from `checkpoint`, if any. Return the updates of other containers that the plugins request.
     Raise FailedPrecondition for an impossible change.
     """
     if not isinstance(created, ContainerRecord):
@@ -93,7 +93,7 @@ def _set_limits(rt: Runtime, record: ContainerRecord, changes: Changes) -> None:
 
 
 def tell_stopped(rt: Runtime, record: ContainerRecord) -> None:
-    """Tell plugins, once for each run, that a container has ended. Failures are only logged."""
+    """Notify plugins, once per run, that a container has ended. Failures are only logged."""
     updates: Sequence[nri.ContainerUpdate] = container_has_stopped(rt, record)
     try:
         update_others(rt, updates)

@@ -1,4 +1,4 @@
-"""Copies input, output and terminal sizes between a process in Docker and its client, each in a separate thread."""
+"""Copies input, output and terminal sizes between a process in Docker and its client, each in its own thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -45,11 +45,11 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
 
 
 class Output:
-    """Copies the output of a process to its client, which may be slow or not read at all.
+    """Copies the output of a process to its client, which may read slowly or not at all.
 
-    Docker reports no exit of a container or of its execs until the output of an ended process has been read. So after
-    `process_ended` all output is read at once, and waits in a `Backlog` for the client. Before, the process waits for
-    the client as long as `patience` allows.
+    Until the output of an ended process has been read, Docker reports no exit of its container or of other execs in it.
+    So after `process_ended` all output is read at once, and waits in a `Backlog` for the client. Before that, the
+    process waits for the client, as long as `patience` allows.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Output:
         self._backlog: Backlog | None = None
         self._ended = False
         self.pieces = 0
-        """Count of pieces read."""
+        """Number of pieces read."""
 
     def process_ended(self) -> None:
         """Record that the process has ended. Idempotent, thread-safe, and does not block."""
@@ -71,7 +71,7 @@ class Output:
         self._streams.session.wake_writers()
 
     def copy(self) -> None:
-        """Read all output to its end. Raise Cancelled if the client has gone, Stalled if it reads too slowly."""
+        """Read all output to its end. Raise Cancelled if the client is gone, Stalled if it reads too slowly."""
         try:
             self._copy()
         except ShimError as error:
@@ -89,7 +89,7 @@ class Output:
             self._pass_on(streams.stderr if number == STDERR else streams.stdout, piece)
 
     def deliver(self) -> None:
-        """Wait until the client has read the rest. Raise Cancelled if it has gone."""
+        """Wait until the client has read the rest. Raise Cancelled if it is gone."""
         if self._backlog is not None:
             self._backlog.finish()
 
@@ -112,7 +112,7 @@ def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> No
                 stream.write(piece)
             stream.close_stdin()
         except ShimError as error:
-            # The process stopped reading, or the client has gone; copying the output finds out which.
+            # The process does not read any more, or the client is gone; copying the output detects which.
             log.debug("input closed early", error=error)
             stdin.abandon()
 

@@ -8,9 +8,9 @@ from shim.runtime import Runtime
 
 
 def remove_container(rt: Runtime, *, container_id: str) -> None:
-    """Remove a container, running or not, with its anonymous volumes. An unknown id is fine.
+    """Remove a container, running or not, with its anonymous volumes. Idempotent; an unknown id is ignored.
 
-    The CRI log stays: the kubelet removes it.
+    The kubelet removes the CRI log.
     """
     record = find_container(rt, container_id)
     if record is None:

@@ -1,6 +1,6 @@
-"""Files of containers that are to go on from a checkpoint: a directory for each, from its create to its start.
+"""Files of containers that will continue from a checkpoint: a directory per container, from create to start.
 
-The OCI runtime removes the directory after the start, since the files hold the container's memory.
+The OCI runtime removes the directory after the start, because it contains the container's memory.
 """
 
 import os
@@ -19,20 +19,20 @@ from shim.oci_runtime.order import Restore
 from shim.runtime import Runtime
 
 _BYTES_PER_SECOND = 32 << 20
-"""A slow disk, from which a start reads a checkpoint."""
+"""The assumed speed of a slow disk from which a start reads a checkpoint."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """The files of a checkpoint that a new container goes on from."""
+    """The files of a checkpoint from which a new container continues."""
 
     directory: Path
-    """Checked, and in the directory that `root` returns."""
+    """A directory below `root`, whose files have been checked."""
 
     def hand_over(self, rt: Runtime, container_id: str) -> Restore:
-        """Give the files to a container that Docker has made, and return the order for it. Raise ShimError."""
+        """Move the files to a container that Docker has created; return its order. Raise ShimError."""
         own = root(rt) / container_id
         with atomic_files.failing_as(f"hand over the checkpoint of container {container_id}"):
             self.directory.rename(own)
@@ -40,29 +40,29 @@ class CheckpointFiles:
 
 
 def root(rt: Runtime) -> Path:
-    """Return the directory of all such files."""
+    """Return the parent directory of all checkpoints to restore."""
     return rt.config.root_directory / RESTORING
 
 
 def forget(rt: Runtime, container_id: str) -> None:
-    """Remove the files of a container; a container without any is fine."""
+    """Remove the files of a container, if any."""
     _remove(root(rt) / container_id)
 
 
 def start_seconds(rt: Runtime, container_id: str) -> float:
-    """Return how much longer the start of a container takes because of its checkpoint."""
+    """Return the additional seconds that the start of a container may take because of its checkpoint."""
     files = (path for path in (root(rt) / container_id).rglob("*") if path.is_file())
     return sum(path.stat().st_size for path in files) / _BYTES_PER_SECOND
 
 
 def keep_only(rt: Runtime, container_ids: Collection[str], *, before: float) -> None:
-    """Remove the files of all others that are older than `before` (seconds since the epoch).
+    """Remove the files of all other containers, if older than `before` (seconds since the epoch).
 
-    These containers were removed externally, or an earlier server has crashed before it made them.
+    Such a container was removed externally, or an earlier server crashed before it created the container.
     """
     directory = root(rt)
     for path in directory.iterdir() if directory.is_dir() else ():
-        with suppress(FileNotFoundError):  # its container has been removed in the meantime
+        with suppress(FileNotFoundError):  # the container has been removed meanwhile
             if path.name not in container_ids and path.stat().st_mtime < before:
                 _remove(path)
 

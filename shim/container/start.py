@@ -26,26 +26,26 @@ from shim.view.records import ContainerRecord
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""Limit of a start, also if the client goes away: only after Docker's answer can an unwanted container be killed."""
+"""Timeout of a start, even if the client goes away: an unwanted container can be killed only after Docker's answer."""
 KILL_SECONDS = 30.0
-"""Limit for killing a container that must not run."""
+"""Timeout of killing a container that must not run."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
     """Start a created container.
 
-    Raise FailedPrecondition in any other state, if its pod is not ready, or if another running container writes the
-    same log; AlreadyExists if the same name and attempt runs. If the OCI runtime cannot start the container, raise its
-    error; the container is then EXITED with reason StartError.
+    Raise FailedPrecondition if it is in another state, if its pod is not ready, or if another running container writes
+    the same log. Raise AlreadyExists if another container of the same name and attempt runs. If the OCI runtime cannot
+    start the container, raise its error; the container is then EXITED with reason StartError.
     """
-    # Excludes updates, so that no limit is lost between the start and the writing of limits.
+    # The lock excludes updates, so that no limit is lost between the start and the writing of limits.
     with hold_for_change(rt, container_id) as record, _hold_locks(rt, record):
         _start(rt, record)
 
 
 @contextmanager
 def _hold_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
-    """Exclude starts of the same attempt or with the same log, and too many starts at a time, inside the block."""
+    """Inside the block, exclude starts of the same attempt or with the same log, and limit concurrent starts."""
     with rt.locks.start(record.sandbox_id, record.config.metadata), ExitStack() as held:
         if record.log_path:
             held.enter_context(rt.locks.log(record.log_path))
@@ -72,18 +72,18 @@ def _start(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _start_shielded(rt: Runtime, record: ContainerRecord) -> None:
-    """Start a container even if its client goes away. If this fails, the container does not run."""
+    """Start a container even if its client goes away. If this fails, the container is killed."""
     with deadline.shielded(START_SECONDS + restoring.start_seconds(rt, record.id)):
         _start_in_docker(rt, record)
         try:
             started = rt.view.refresh_container(record.id)
-            # A concurrent StopPodSandbox may have listed the running containers before this one ran.
+            # A concurrent StopPodSandbox may have listed the running containers before this container ran.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
             rt.stats_cache.container_started()
             if isinstance(started, ContainerRecord):
                 ensure_limits(rt, started)
         except ShimError:
-            # Otherwise it would run with weaker limits than requested, or in a stopped pod.
+            # The container must not run with weaker limits than requested, or in a stopped pod.
             _kill_after_failed_start(rt, record.id)
             raise
 
@@ -92,7 +92,7 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
     try:
         rt.engine.start_container(record.id)
     except (Unavailable, DeadlineExceeded):
-        # Docker may have started it nevertheless, or may start it later.
+        # Docker may have started the container nevertheless, or may start it later.
         _kill_after_failed_start(rt, record.id)
         raise
     except ShimError:
@@ -101,10 +101,10 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
-    """Create the log before the first output. A container starts even if its log cannot be created (full disk)."""
+    """Create the log before the first output. Only log a failure, such as a full disk, so that the container starts."""
     if not record.log_path or record.legacy:
         return
-    # Docker reports the path of its file only after the start, if at all.
+    # Docker reports the path of its file after the start or never.
     root = rt.facts.info().docker_root_dir
     docker = docker_log_path(driver_of(record.host.log_config.type), root=root, container_id=record.id)
     problem = rt.logs.follow_now(log_of(record, docker=docker))
@@ -113,7 +113,7 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _kill_after_failed_start(rt: Runtime, container_id: str) -> None:
-    """Kill a container whose start has failed: now if it runs, otherwise when Docker starts it later."""
+    """Kill a container whose start has failed, now if it runs, otherwise when Docker starts it later."""
     try:
         with deadline.shielded(KILL_SECONDS):
             ensure_killed(rt, container_id)
@@ -131,7 +131,7 @@ def _kill_late_start(rt: Runtime, container_id: str) -> bool:
     """Kill a container whose start has failed, if it runs now; return whether it has ended or is gone."""
 
     def kill(record: ContainerRecord) -> None:
-        # No longer pending if a new StartContainer came while this thread waited for the lock.
+        # A new StartContainer may have withdrawn the check while this thread waited for the lock.
         if rt.deferred_checks.is_pending(_late_start(container_id)):
             ensure_killed(rt, record.id)
             log.warning("killed container started late after failed start", container=record.id)

@@ -20,7 +20,7 @@ from shim.view.records import ContainerRecord
 
 
 def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
-    """Describe a container from the view. Raise NotFound for an unknown id."""
+    """Return the status of a container from the view. Raise NotFound for an unknown id."""
     record = rt.view.container(container_id)
     if rt.unseen.is_hidden(record):
         raise NotFound(f"no container has the id {record.id}")
@@ -57,8 +57,8 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
 def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list[pb.ContainerStatus]:
     """Build the statuses of a pod's containers, newest first.
 
-    A kubelet with EventedPLEG uses the first container of each name in PodSandboxStatus, and does not sort. If an ended
-    attempt came first, it would miss the running container and create it again.
+    A kubelet with EventedPLEG uses the first container of each name in PodSandboxStatus. If an exited attempt came
+    first, the kubelet would miss the running container and create it again.
     """
     newest_first = sorted(
         records, key=lambda record: (record.state.created_at, record.config.metadata.attempt), reverse=True
@@ -67,7 +67,7 @@ def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list
 
 
 def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
-    """Return the image as the client named it; for an id, which the kubelet sends, a name to show to users."""
+    """Return the image as named by the client. For an id, which the kubelet sends, return a name for people."""
     image = rt.view.images.last_known(record.image_id)
     if image is None or references.image_id(record.image_spec.image) != image.id:
         return record.image_spec

@@ -9,14 +9,14 @@ from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
 MAX_GRACE = 2**31 - 1
-"""Seconds. Docker counts a grace period in nanoseconds: centuries would overflow to no grace period at all."""
+"""Maximum grace period in seconds. Docker counts it in nanoseconds, so centuries would overflow to no grace period."""
 
 
 def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
-    """Send the stop signal, and SIGKILL after `timeout` seconds; with 0, SIGKILL at once. Wait for the end.
+    """Send the stop signal, and SIGKILL after `timeout` seconds; with 0, send SIGKILL at once. Wait for the end.
 
-    Idempotent: an unknown id or a stopped container is fine. Holds no lock during the grace period, so a second call
-    with a shorter timeout takes effect.
+    Idempotent; an unknown id or a stopped container is ignored. No lock is held during the grace period, so a second
+    call with a shorter timeout takes effect.
     """
     record = find_container(rt, container_id)
     if record is None or not record.state.may_run:

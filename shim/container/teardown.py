@@ -1,4 +1,4 @@
-"""Kills, removes and creates pause and application containers in Docker, which other clients may change meanwhile."""
+"""Kills, removes and creates pause and application containers, which other clients of Docker may change meanwhile."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 def ensure_killed(rt: Runtime, container_id: str) -> None:
-    """Kill a container, and wait for its end and its last output. An unknown or stopped container is fine."""
+    """Kill a container, and wait for its end and its last output. An unknown or stopped container is ignored."""
     with suppress(NotFound, FailedPrecondition):
         # Docker answers SIGKILL only after the end of the container.
         rt.engine.kill_container(container_id, signal="SIGKILL")
@@ -48,10 +48,10 @@ def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:
 
 
 def ensure_removed(rt: Runtime, container_id: str) -> None:
-    """Remove a container by force, or wait for its removal in progress. A container that is gone is fine.
+    """Remove a container by force, or wait for its removal in progress. Idempotent; an unknown container is ignored.
 
-    If Docker does not answer, it may remove the container nevertheless. No RemoveContainer will then name it again, so
-    a deferred check removes the server's files of the container.
+    If Docker does not answer, it may still remove the container later. Then no RemoveContainer follows, so a deferred
+    check removes the server's files of the container.
     """
     try:
         _remove(rt, container_id)
@@ -93,9 +93,9 @@ def _delete_files(rt: Runtime, container_id: str) -> None:
 
 
 def _remove_left_root(rt: Runtime, container_id: str) -> None:
-    """Unmount the root of a removed container if a dockerd that was killed during its start left it mounted.
+    """Unmount the root of a removed container, which dockerd leaves mounted if it is killed during the start.
 
-    With the containerd image store, the next dockerd does not unmount it, not even when it removes the container.
+    With the containerd image store, the next dockerd does not unmount it, even when it removes the container.
     """
     path = container_root(rt.facts.info(), container_id)
     if path is None or not path.is_dir():
@@ -116,10 +116,10 @@ def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
     """Create a container and return its id, even if the name is taken.
 
-    If a stopped container of a pod was created under this name, it is a leftover of an abandoned attempt and is
-    removed; if it runs, raise AlreadyExists. Any other holder keeps the name, and the new container's name gets a
-    suffix: a user's container, a renamed container, a container that cannot be removed, or a name whose container
-    Docker does not find (its index of names survives a crash).
+    If the name belongs to a pod's container that was created with it, the container is a leftover of an abandoned
+    attempt: remove it, or raise AlreadyExists if it runs. Any other holder keeps the name, and the new container's name
+    gets a suffix. Such a holder is a user's container, a renamed container, a container that cannot be removed, or a
+    missing container whose name is still in Docker's index after a crash.
     """
     try:
         return _create(rt, name=name, body=body)
@@ -134,7 +134,7 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     try:
         return rt.engine.create_container(name=name, body=body)
     except LogOptionsClash:
-        # Not remembered: Docker may have other log options after a restart, and checks them first at each create.
+        # The refusal is not cached, because Docker may have other log options after a restart.
         return rt.engine.create_container(name=name, body=with_other_log_driver(rt.config, body))
 
 
@@ -153,7 +153,7 @@ def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:
 
 
 def remove_leftover(rt: Runtime, container_id: str) -> bool:
-    """Remove a container of an abandoned attempt; return whether that succeeded. The next attempt works without."""
+    """Remove a container of an abandoned attempt; log a failure. Return whether the container was removed."""
     try:
         ensure_removed(rt, container_id)
     except ShimError as error:

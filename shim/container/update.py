@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """The state before an update that Docker does not know."""
+    """The state before an update, as far as Docker does not store it."""
 
     kept: pb.LinuxContainerResources | None
     files: dict[str, bytes]
-    """Content of the cgroup's files by path; empty unless the container runs."""
+    """Content of the cgroup's files by path; empty if the container is not running."""
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
 
@@ -43,8 +43,9 @@ class Former:
 def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.LinuxContainerResources) -> None:
     """Change the limits of a created or running container, all or none; 0 or "" leaves a limit unchanged.
 
-    A created container gets the new limits at its start. The OOM score is ignored: Docker cannot change it, and
-    containerd does not either. Raise FailedPrecondition for an ended container, and for a memory limit below its usage.
+    A created container gets the new limits at its start. The OOM score is ignored, because Docker cannot change it;
+    containerd does not change it either. Raise FailedPrecondition for an exited container, and for a memory limit below
+    the usage.
     """
     with hold_for_change(rt, container_id) as known:
         record = _refresh_alive(rt, known.id)
@@ -55,15 +56,15 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
 
 
 def change_limits(rt: Runtime, *, container_id: str, limits: Wanted) -> None:
-    """Change the limits of a container in the same way for NRI plugins, without an event to them."""
+    """Change the limits of a container for an NRI plugin, in the same way but without an event to plugins."""
     with hold_for_change(rt, container_id) as known:
         _change(rt, _refresh_alive(rt, known.id), limits)
 
 
 def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
-    """Apply the updates of other containers that plugins have asked for in an answer.
+    """Apply the updates of other containers that plugins have requested in an answer.
 
-    The caller must hold no `limits` lock. Raise FailedPrecondition if an update fails that must not fail.
+    The caller must not hold a `limits` lock. Raise FailedPrecondition if a required update fails.
     """
     for update in updates:
         try:
@@ -75,7 +76,7 @@ def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
 
 
 def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
-    """Apply an update that a plugin has asked for."""
+    """Apply an update that a plugin has requested."""
     resources = update.linux.resources
     check_changeable(resources, field=FIELD)
     limits = to_cri(resources, field=FIELD)
@@ -86,7 +87,7 @@ def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
 def _asked_of_plugins(
     rt: Runtime, record: ContainerRecord, linux: pb.LinuxContainerResources
 ) -> tuple[Wanted, OtherUpdates]:
-    """Return the limits of an update after changes by plugins, and the updates of other containers they ask for."""
+    """Return the limits of an update as changed by plugins, and the updates of other containers that they request."""
     if not rt.nri.active:
         return Wanted(linux, {}), ()
     resources, others = container_is_updated(rt, record, of_cri(linux))
@@ -95,9 +96,9 @@ def _asked_of_plugins(
 
 
 def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRecord:
-    """Change the limits of a live container and return its new record; the caller holds its lock `limits`."""
-    # Strategy: check everything before the first write. Then update Docker's fields, and last write the cgroup files
-    # that Docker has no field for, since Docker or the runtime rewrites them. An error undoes all in reverse.
+    """Change the limits of a live container and return its new record. The caller holds its `limits` lock."""
+    # Strategy: check everything before the first write. Then update Docker's fields. Last, write the cgroup files for
+    # limits without a field, because Docker or the runtime rewrites them. An error undoes all steps in reverse.
     linux = limits.linux
     check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
     rt.limits.check(record.id)
@@ -121,7 +122,7 @@ def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRe
 
 
 def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:
-    """Inspect the container and return its record. Raise FailedPrecondition if it has ended or its exit is pending."""
+    """Inspect the container and return its record. Raise FailedPrecondition if it has exited or its exit is pending."""
     record = _refresh(rt, container_id)
     if record.state.phase not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise _has_ended(record)
@@ -141,7 +142,7 @@ def _refresh(rt: Runtime, container_id: str) -> ContainerRecord:
 
 
 def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record: ContainerRecord) -> None:
-    """Refuse a limit below the working set, at which the kernel would kill: it can free only unused page cache."""
+    """Refuse a limit below the working set. The kernel can only free unused page cache, and would kill processes."""
     limits = list(_memory_limits(linux))
     memory = group.memory() if group and limits else None
     for field, limit in limits:
@@ -153,7 +154,7 @@ def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record:
 
 
 def _memory_limits(linux: pb.LinuxContainerResources) -> Iterator[tuple[str, int]]:
-    """Yield field and bytes of each memory limit that an update sets."""
+    """Yield field and bytes of each memory limit in an update."""
     if linux.memory_limit_in_bytes > 0:
         yield "memory_limit_in_bytes", linux.memory_limit_in_bytes
     limit = bytes_from_limit(linux.unified.get(MEMORY_FILE, "max"))
@@ -184,7 +185,7 @@ def _apply(
         rt.limits.put(record.id, beyond)
     if body:
         _update_in_docker(rt, record, body=body)
-    # Last, since Docker's update rewrites the same cgroup.
+    # After Docker's update, which rewrites the same cgroup.
     if not write_all(writes):
         raise _has_ended(record)
 
@@ -193,14 +194,14 @@ def _update_in_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject)
     try:
         rt.engine.update_container(record.id, body=body)
     except ShimError as error:
-        # Docker, containerd and runc word the error differently for a container that ends meanwhile.
+        # For a container that ends meanwhile, Docker, containerd and runc report different errors.
         if type(error) is ShimError and record.state.pid and ends(record.state.pid):
             raise _has_ended(record) from error
         raise
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
-    """Undo as much as possible: Docker's fields, then the cgroup files, then the stored limits."""
+    """Undo an update as far as possible: Docker's fields, then the cgroup files, then the stored limits."""
     with ExitStack() as undoing:
         undoing.callback(rt.view.refresh_container, record.id)
         undoing.callback(rt.limits.put, record.id, former.kept)
@@ -209,7 +210,7 @@ def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former:
 
 
 def _undo_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
-    # Docker restores its fields after a refusal; after a lost answer its state is unknown.
+    # Docker restores its fields after a refusal. If its answer was lost, they are unknown.
     if body and rt.engine.inspect_container(record.id).host_config != record.host:
         sets = {"cpuset_cpus": former.cpuset_cpus, "cpuset_mems": former.cpuset_mems}
         rt.engine.update_container(record.id, body=former_fields(record.host, body, **sets))

@@ -1,4 +1,4 @@
-"""What verbose statuses show of a container or pause container, named as containerd names it for `crictl inspect`."""
+"""The `info` of verbose statuses of containers and pause containers, with containerd's keys for `crictl inspect`."""
 
 from collections.abc import Mapping, MutableSequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _RUNTIME_TYPE = "io.containerd.runc.v2"
-"""Docker's containerd runs runc by this shim, the server's OCI runtime too."""
+"""The containerd-shim by which Docker's containerd runs runc and the server's OCI runtime."""
 
 log = structlog.get_logger(__name__)
 
@@ -22,8 +22,9 @@ log = structlog.get_logger(__name__)
 def common_info(rt: Runtime, record: ContainerRecord | SandboxRecord, *, image: str, exec_root: str) -> dict[str, Any]:
     """Return `pid`, `image`, `snapshotter`, `runtimeType`, `runtimeSpec`, `config` and `privileged`.
 
-    Docker is not called. `runtimeSpec` is what the OCI runtime was told. It is null and `runtimeType` empty unless runc
-    runs the container: with its end the bundle is removed. `exec_root` is Docker's directory for what runs.
+    Docker is not called. `runtimeSpec` is the OCI runtime's config.json. It is null, and `runtimeType` empty, unless
+    runc runs the container, because the bundle is removed at its end. `exec_root` is Docker's directory for runtime
+    state.
     """
     spec = _runtime_spec(record, exec_root)
     engine = rt.facts.last_info
@@ -56,7 +57,7 @@ def _runtime_spec(record: ContainerRecord | SandboxRecord, exec_root: str) -> ms
 
 
 def _plain(value: Any) -> Any:
-    """Return the fields of a message that are set, as Go's encoding/json writes them: enums and 64 bits are numbers."""
+    """Return the set fields of a message, as Go's encoding/json writes them: enums and 64-bit integers are numbers."""
     match value:
         case Message():
             return {field.name: _plain(each) for field, each in value.ListFields()}

@@ -1,4 +1,4 @@
-"""An image's users and groups, and its default user. Read once per image."""
+"""Reads an image's users and groups, and its default user, once per image."""
 
 from shim.domain.errors import FailedPrecondition
 from shim.domain.ids import ImageId
@@ -10,16 +10,15 @@ FILE_LIMIT = 4 << 20
 """Maximum bytes of either file: some 60,000 users."""
 
 _NAME_WEIGHT = 200
-"""Bytes of memory for a line or a group member, in addition to its text."""
+"""Bytes of memory per line or group member, in addition to its text."""
 _ENTRY_WEIGHT = 4096
-"""Bytes of memory for an image, in addition to its files."""
+"""Bytes of memory per image, in addition to its files."""
 
 
 def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
-    """Return an image's accounts, read through Docker the first time, once for all concurrent callers.
+    """Return an image's accounts. The first call, or one of several concurrent calls, reads them through Docker.
 
-    Raise NotFound if the image is gone, FailedPrecondition if its passwd or group is not a regular file or is too
-    large.
+    Raise NotFound if the image is gone, FailedPrecondition if its passwd or group file is not regular or is too large.
     """
     what = f"read the users of image {image_id}"
     return rt.accounts.get_or_load(image_id, lambda: _load(rt, image_id), what=what)

@@ -1,4 +1,4 @@
-"""Makes sure that the pause image is present."""
+"""Ensures that the pause image is present."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound

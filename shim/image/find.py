@@ -1,4 +1,4 @@
-"""Finds an image for a call that needs it."""
+"""Finds an image in the view, or in Docker if the view may be outdated."""
 
 from shim.domain import references
 from shim.runtime import Runtime
@@ -8,10 +8,9 @@ from shim.view.records import ImageRecord
 def find_image(rt: Runtime, name: str) -> ImageRecord | None:
     """Return the inspected image with this id, unique id prefix, tag or digest; None if it is not on this node.
 
-    Docker is queried for an image that the view does not know, and only for that image: the event of an external change
-    (`docker build`, `docker load`, `docker tag`) may not have arrived, or the images are not all listed yet. Docker is
-    also queried for a known tag while the inspection of a changed image is pending, because a build may have moved the
-    tag.
+    If the view does not know the image, Docker is queried for this image: the event of an external change (`docker
+    build`, `docker load`, `docker tag`) may not have arrived, or not all images are listed yet. Docker is also queried
+    for a known tag while the inspect of a changed image is pending, because a build may have moved the tag.
     """
     known = rt.view.images.find_listed(name)
     if known is None or not known.inspected:

@@ -9,15 +9,15 @@ from shim.stats_cache import StoreUsage
 
 
 def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
-    """Return the file system of images and containers, and the usage that was measured in the background.
+    """Return the file system of images and containers, and their usage as measured in the background.
 
-    Until the first walk of the store is complete, the usage is the sum of all image sizes, which counts shared layers
-    several times, or the used space of the file system if that is less.
+    Until the first walk of the store is complete, the usage is the smaller of two values: the sum of all image sizes,
+    which counts shared layers several times, and the used space of the file system.
     """
     usage = _image_usage(rt)
-    # Docker keeps images and writable layers in one place, but both lists are needed: a kubelet without a container
-    # file system stops its garbage collection (KubeletSeparateDiskGC). The equal mount point tells it that there is a
-    # single file system.
+    # Docker keeps images and writable layers on the same file system, but both lists are required: without a container
+    # file system, the kubelet stops its garbage collection (KubeletSeparateDiskGC). The kubelet compares the mount
+    # points to detect a single file system.
     return pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[_written(rt, usage.fs_id)])
 
 
@@ -42,7 +42,7 @@ def _usage(known: StoreUsage, *, used_bytes: int, at: int) -> pb.FilesystemUsage
 
 
 def _unmeasured(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
-    """Return the usage before the first measurement, or if the store is not on a disk of this machine."""
+    """Return the usage for a store that is not measured yet, or that is not on a disk of this machine."""
     root = store_root(rt.facts.info(), pids=())
     return pb.FilesystemUsage(
         timestamp=time.time_ns(),
@@ -52,7 +52,7 @@ def _unmeasured(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
 
 
 def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
-    """Return the sum of the running containers' writable layers, as measured in the background."""
+    """Return the total usage of running containers' writable layers, as measured in the background."""
     layers = list(rt.stats_cache.layers.values())
     return pb.FilesystemUsage(
         timestamp=max((layer.at for layer in layers), default=time.time_ns()),

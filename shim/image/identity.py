@@ -1,8 +1,8 @@
-"""How clients see the identity of an image.
+"""The identity of an image for clients.
 
-Docker's image id is the identity everywhere: PullImageResponse.image_ref, Image.id, Container.image_id and
-ContainerStatus.image_id. The kubelet compares these to find the images in use and the pulls they came from (cri-api
-1.36). The only other form is ContainerStatus.image_ref, which users see as `imageID` of a pod.
+Docker's image id is used in PullImageResponse.image_ref, Image.id, Container.image_id and ContainerStatus.image_id. The
+kubelet compares these to find the images in use, and the pulls they came from (cri-api 1.36). Only
+ContainerStatus.image_ref, which users see as `imageID` of a pod, has another form.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
         id=record.id,
         repo_tags=record.repo_tags,
         repo_digests=record.repo_digests,
-        # Clients refuse an image of size 0 (cri-client), which an image without layers has in Docker.
+        # Clients refuse a size of 0 (cri-client), which Docker reports for an image without layers.
         size=max(record.size, 1),
         pinned=pinned,
     )
@@ -43,9 +43,9 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
 def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
     """Return a predicate for images that the kubelet must not collect: the pause image and `pinned_images`.
 
-    The pause image is compared by id, so that it is protected under each of its names, however the setting spells it.
+    The pause image is compared by id, so that it is protected under all its names, however the setting spells it.
     """
-    # `last_known` also works before all images are listed: an image that was looked up alone counts under its names.
+    # Before all images are listed, `last_known` finds images that were inspected alone.
     pause = rt.view.images.last_known(rt.config.pod_infra_container_image)
     patterns = [expression_from_wildcard(text) for text in rt.config.pinned_images]
 

@@ -6,7 +6,7 @@ from shim.runtime import Runtime
 
 
 def list_images(rt: Runtime, *, filter: pb.ImageFilter) -> list[pb.Image]:  # noqa: A002 - the CRI's word
-    """Return the images of the node, or the image that `filter` names (by id or any reference), sorted by id."""
+    """Return the images of the node, sorted by id, or the image that `filter` names by id or any reference."""
     wanted = filter.image.image
     if wanted:
         found = rt.view.images.find(wanted)

@@ -1,7 +1,7 @@
 """The progress of a pull, computed from the Engine's progress messages. Pure: no clock, no thread.
 
-A message alone is not progress: the containerd image store repeats the state of every layer ten times a second, even
-while a registry is silent. Progress means that a layer enters a new step or has more bytes than before.
+Not every message is progress: the containerd image store repeats the state of every layer ten times a second, even if
+a registry does not send. Progress means that a layer enters a new step or has more bytes than before.
 """
 
 import re
@@ -10,23 +10,24 @@ from dataclasses import dataclass, replace
 from shim.engine.answers import PullProgress
 
 _WAITING = "Waiting"
-"""Status of a queued layer: with graph drivers Docker downloads three layers at a time, over all pulls."""
+"""Status of a queued layer. With graph drivers Docker downloads three layers at a time, for all pulls together."""
 _NOT_BEGUN = frozenset({_WAITING, "Pulling fs layer"})
-"""Steps before the first byte. A layer whose earlier pull was aborted in the queue keeps the second status."""
+"""Steps before the first byte. If an earlier pull of a layer was aborted in the queue, the layer keeps the second
+status."""
 _RETRIED = "Retrying"
-"""The server's name for the step of a layer that has left the queue but has not received its first byte."""
+"""The server's name for the step after Docker's retry, before the first byte."""
 _COMING = frozenset({"Downloading", "Pulling layer fs", _RETRIED})
-"""Steps of a running request to the registry. Newer Engines use the second name for Downloading."""
+"""Steps during a request to the registry. Newer Engines use the second name for Downloading."""
 _TO_COME = _NOT_BEGUN | _COMING
 """Steps that need data from the registry."""
 _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
-"""Steps of local work; some send no message until they are complete."""
+"""Steps of local work. Some send no message until they are complete."""
 _DONE = frozenset({"Pull complete", "Already exists"})
 _STEPS = _TO_COME | _LOCAL | _DONE
 _RETRYING = re.compile(r"Retrying in (\d+) seconds?")
 """Docker's countdown, second by second, before it requests a layer again."""
 _DIGEST = "Digest: "
-"""Prefix of the status with the digest of the manifest or manifest list, at the end of each pull."""
+"""Prefix of the status at the end of a pull, with the digest of the manifest or manifest list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class _Layer:
     step: str
     current: int
     downloaded: int
-    """Maximum number of downloaded bytes seen."""
+    """Maximum of downloaded bytes that Docker has reported."""
 
 
 def retry_seconds(message: PullProgress) -> int | None:
@@ -87,15 +88,12 @@ class Progress:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether Docker reports this pull as queued behind others.
-
-        Docker reports the end of the wait only with the first bytes of a layer.
-        """
+        """Whether Docker reports this pull as queued, until the first bytes of a layer arrive."""
         return _WAITING in self._current_steps and self.may_be_waiting
 
     @property
     def may_be_waiting(self) -> bool:
-        """Whether a layer has not started, and no layer is downloading whose stall would be the registry's fault."""
+        """Whether a layer has not started, and no layer is downloading, whose stall the registry would cause."""
         steps = self._current_steps
         return bool(steps & _NOT_BEGUN) and not steps & _COMING
 
@@ -110,7 +108,7 @@ class Progress:
 
     @property
     def layers(self) -> str:
-        """Numbers of complete and of known layers, as `2/5`."""
+        """Numbers of complete layers and of known layers, such as `2/5`."""
         done = sum(layer.step in _DONE for layer in self._layers.values())
         return f"{done}/{len(self._layers)}"
 

@@ -1,8 +1,8 @@
 """PullImage.
 
-A pull may take any time while it makes progress; only a stall is bounded. Concurrent pulls of a reference with the same
-credentials share one pull of the Engine, which ends early only when its last caller leaves. A pull without credentials
-tries each of the node's matching credentials in turn.
+A pull may take any time while it makes progress; only a stall has a timeout. Concurrent pulls of a reference with the
+same credentials share one pull of the Engine, which is aborted only if all callers have left. A pull without
+credentials tries each matching credential of the node in turn.
 """
 
 import time
@@ -29,23 +29,23 @@ from shim.view.records import ImageRecord
 log = structlog.get_logger(__name__)
 
 _UNAVAILABLE = "RegistryUnavailable"
-"""Message prefix by which the kubelet recognises that the registry is down (cri-api errors.go)."""
+"""Message prefix that tells the kubelet that the registry is down (cri-api errors.go)."""
 _WITHOUT = (None,)
-"""Marks the place of the pull without credentials in the order of attempts."""
+"""Stands for a pull without credentials in the order of attempts."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
     """Pull an image and return its id; the image is then in the view.
 
-    Raise RegistryUnavailable (its message begins with that word) if the registry is down or the pull stalls,
-    RegistryDenied if the registry rejects the credentials, NotFound if it has no such image, InvalidArgument for a
-    malformed reference.
+    Raise RegistryUnavailable, with this prefix in its message, if the registry is down or the pull stalls. Raise
+    RegistryDenied if the registry rejects the credentials, NotFound if it does not have the image, InvalidArgument for
+    a malformed reference.
     """
     reference = _parse(image.image)
     canonical = references.canonical(image.image)
     given = registry_auth(auth, domain=reference.domain)
     meant_for = other_registry(auth, domain=reference.domain)
-    # Credentials for another registry are also an explicit choice of the caller, which the keyring does not override.
+    # The keyring does not override explicit credentials, even if they are for another registry.
     use_keyring = auth is None or not is_given(auth)
     return rt.puller.pulls.do(
         (canonical, given, use_keyring, meant_for),
@@ -64,15 +64,15 @@ class _Login:
 
     auth: RegistryAuth | None
     source: str = ""
-    """Source of the credentials; empty for the caller's credentials and for none."""
+    """Source of the node's credentials; empty for the caller's credentials or none."""
     meant_for: str = ""
-    """The other registry that the caller's credentials are for; such credentials are not used."""
+    """The other registry of the caller's credentials, which are not used then."""
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
-    """Yield a login for each matching credential of the node, or a login without credentials if there are none.
+    """Yield a login for each matching credential of the node, or a login without credentials if none matches.
 
-    Credentials that were added since the search follow.
+    Then yield credentials that were added meanwhile.
     """
     image, keyring = references.parse(canonical), rt.puller.keyring
     began = keyring.now()
@@ -110,7 +110,7 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     record = known or _look_up(rt, reference, digest=pulled.digest)
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed right after the pull")
-    # Pods with imagePullPolicy Always mostly have their image already; the log line of the RPC is enough then.
+    # With imagePullPolicy Always the image is mostly present. Then the log line of the RPC is enough.
     report = log.debug if known and not pulled.source else log.info
     seconds = round(time.monotonic() - began, 1)
     report("pulled image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
@@ -118,9 +118,9 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
 
 
 def _find_in_view(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
-    """Return the view's image of this name if it has the pulled manifest, so that Docker need not be queried.
+    """Return the view's image of this name if it has the pulled manifest; then Docker need not be queried.
 
-    The name referred to it when this pull ended, even if the name has moved since.
+    The name may have moved since this pull ended.
     """
     # In the containerd store the image id is the manifest digest. In the other store no image id equals a digest.
     image_id = rt.puller.manifests.get(pulled.digest) or ImageId(pulled.digest)
@@ -130,7 +130,7 @@ def _find_in_view(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecor
 def _look_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
     """Return the pulled image from Docker; None if it has been removed.
 
-    The lookup is by manifest digest, because the name may have moved by another pull or a `docker tag`.
+    Look it up by manifest digest, because another pull or a `docker tag` may have moved the name.
     """
     by_digest = f"{references.parse(reference).name}@{digest}" if digest else reference
     names = [by_digest, reference]
@@ -150,8 +150,8 @@ def _first(find: Callable[[str], ImageRecord | None], names: Iterable[str]) -> I
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
     """Pull with the first login that the registry accepts, else raise the last refusal.
 
-    A TooManyRequests takes precedence over other refusals, because that pull may succeed later. An unavailable registry
-    ends the search: each further login would have to wait too.
+    TooManyRequests takes precedence over other refusals, because the pull may succeed later. If the registry is
+    unavailable, do not try further logins, which would wait too.
     """
     refusals: list[ShimError] = []
     for login in logins:
@@ -165,16 +165,16 @@ def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> 
 
 
 def _try_pull(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
-    """Try a login. Return the error if the registry rejects this login; raise any other error."""
+    """Pull with one login. Return the error if the registry rejects the login; raise any other error."""
     try:
         digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
         explained = _explain(failure, reference, login=login)
-        if isinstance(failure, TooManyRequests):  # perhaps only for this account
+        if isinstance(failure, TooManyRequests):  # the limit may be of this account only
             return explained
         raise explained from explained.__cause__
     except (RegistryDenied, RegistryErrorUnknown, NotFound) as failure:
-        # Some registries report a repository as missing to those without access to it.
+        # Without access to a repository, some registries report it as missing.
         return _explain(failure, reference, login=login)
     except ShimError as failure:
         text, cause = _redact(failure, reference, login=login)
@@ -187,9 +187,9 @@ def _try_pull(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimEr
 def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:
     """Pull; return the digest of the manifest.
 
-    The pull is aborted if it makes no progress for the configured time, counted from its start.
+    The pull is aborted if it makes no progress for the configured time.
     """
-    # A separate scope: a stall aborts the pull, but not the caller's later work.
+    # A separate scope, so that a stall aborts only the pull and not the caller's later work.
     timeout = StallTimeout(
         rt.config.image_pull_progress_deadline,
         all_pulls=rt.puller.progress,
@@ -206,7 +206,7 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
 
 
 def _explain(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
-    """Return a refusal with the error text for the caller."""
+    """Return an error for the caller from a registry's refusal."""
     text, cause = _redact(failure, reference, login=login)
     what, domain = _what(reference), references.parse(reference).domain
     explained: ShimError
@@ -223,7 +223,7 @@ def _explain(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
 
 
 def _redact(failure: ShimError, reference: str, *, login: _Login) -> tuple[str, ShimError | None]:
-    """Return the text of a failure without secrets, and the failure itself unless its text contained one."""
+    """Return the text of a failure without secrets, and the failure itself if its text contained none."""
     text = without_secrets(str(failure), login.auth)
     return text.removeprefix(f"{_what(reference)}: "), failure if text == str(failure) else None
 

@@ -1,4 +1,4 @@
-"""Converts credentials of the CRI and of the node's keyring for the Engine; redacts them in messages."""
+"""Converts credentials of the CRI and of the node's keyring to the Engine's form, and redacts them in messages."""
 
 import base64
 from urllib.parse import quote, urlsplit
@@ -20,10 +20,10 @@ _SECRET = 4
 
 
 def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | None:
-    """Return the credentials of a PullImage as the Engine takes them for `domain`, the registry of the image.
+    """Return the credentials of a PullImage in the Engine's form, for `domain`, the registry of the image.
 
-    Return None if there are none, or if they are for another server: the pull then continues without credentials, like
-    with containerd. All fields are passed on; the Engine prefers tokens if the registry supports them.
+    Return None if there are none, or if they are for another server: as in containerd, the pull then continues without
+    credentials. All fields are passed on; the Engine prefers tokens if the registry supports them.
     """
     if auth is None or not is_given(auth):
         return None
@@ -43,9 +43,9 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
 
 
 def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
-    """Return the credentials' host if it is not `domain`; empty if it is, or without credentials.
+    """Return the credentials' host if it differs from `domain`, else "".
 
-    Raise InvalidArgument for a malformed address, without showing it: it may contain a password.
+    Raise InvalidArgument for a malformed address. The error does not quote it, because it may contain a password.
     """
     if auth is None or not is_given(auth) or not auth.server_address:
         return ""
@@ -61,19 +61,19 @@ def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
 
 
 def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
-    """Return credentials for the registry `domain` as the Engine takes them."""
+    """Return credentials for the registry `domain` in the Engine's form."""
     return RegistryAuth(
         username=credentials.username,
         password=credentials.password,
         identitytoken=credentials.identity_token,
         registrytoken=credentials.registry_token,
-        # Without an address, Docker's containerd store assumes credentials of Docker Hub.
+        # Without an address, Docker's containerd store assumes Docker Hub.
         serveraddress=HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain,
     )
 
 
 def without_secrets(text: str, auth: RegistryAuth | None) -> str:
-    """Redact the credentials in a text, which a registry may have echoed."""
+    """Redact the credentials in a text of a registry, which may echo them."""
     if auth is None:
         return text
     pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
@@ -84,7 +84,7 @@ def without_secrets(text: str, auth: RegistryAuth | None) -> str:
 
 
 def is_given(auth: pb.AuthConfig) -> bool:
-    """Whether there are credentials to log in with."""
+    """Return whether `auth` contains credentials."""
     return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
 
 

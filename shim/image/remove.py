@@ -14,20 +14,20 @@ _NAMED_USERS = 5
 
 
 def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
-    """Remove an image with all its tags and digests, named by id or any of them; an unknown image is fine.
+    """Remove an image with all its tags and digests from Docker and from the view; an unknown image is ignored.
 
-    Raise FailedPrecondition while any container uses it, in whatever state and whoever created it; the image then keeps
-    all its names. On return the view has dropped it.
+    `image` is its id, a tag or a digest. Raise FailedPrecondition while any container uses it, in any state and of any
+    creator; the image then keeps all its names.
     """
     image_id = _find_id(rt, image.image)
     if image_id is None:
         return
-    # By id: concurrent calls may remove an image by different names, and Docker answers the slower call with 409.
+    # The lock is by id, because concurrent calls may use different names, and Docker answers the slower with 409.
     with rt.locks.image(image_id), rt.view.images.names_kept(image_id):
         _check_not_mounted(rt, image_id)
         try:
             with rt.view.images.removal(image_id), suppress(NotFound):
-                # Docker removes the image with all its names, or nothing.
+                # Docker removes the image with all its names, or fails and removes nothing.
                 rt.engine.remove_image(image_id)
         except FailedPrecondition:
             _check_unused(rt, image_id)
@@ -35,9 +35,9 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 
 
 def _find_id(rt: Runtime, name: str) -> ImageId | None:
-    """Return the id of an image. Docker resolves a name, because it may have moved to another image.
+    """Return the id of an image. Docker resolves a name, because the name may have moved to another image.
 
-    While another call removes the image, Docker may have removed the name but not yet the image.
+    If another call is removing the image, Docker may have removed the name but not yet the image.
     """
     image_id = references.image_id(name)
     if image_id is not None:
@@ -49,16 +49,16 @@ def _find_id(rt: Runtime, name: str) -> ImageId | None:
 def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:
     """Remove all names of an image that no container uses.
 
-    Docker removes an image with several names by id only with force. It also keeps an image that other images were
-    built from: after this it is no longer listed, and its children keep the layers they need. Docker checks each step,
-    so a container created meanwhile keeps the image.
+    Docker removes an image with several names by id only with force. It keeps an image from which other images were
+    built; without names the image is no longer listed, and its children keep the layers they need. Docker checks each
+    step, so the image stays if a container is created meanwhile.
     """
     try:
         record = rt.view.images.refresh_one(image_id)
         for name in record.names if record is not None else ():
             with suppress(NotFound):  # removing the last tag removes the repository's digests
                 rt.engine.remove_image(name)
-        # An image without names that is not the parent of another image is removed by its id.
+        # An image without names has to be removed by id, unless it is the parent of another image.
         with suppress(NotFound, FailedPrecondition):
             rt.engine.remove_image(image_id)
     finally:
@@ -66,7 +66,7 @@ def _remove_by_names(rt: Runtime, image_id: ImageId) -> None:
 
 
 def _check_unused(rt: Runtime, image_id: ImageId) -> None:
-    """Refuse while a container uses the image: Docker does not check that when it removes a name of several."""
+    """Refuse while a container uses the image. Docker does not check this if it only removes one of several names."""
     users = [
         f"{container.state} container {_name_of(container.names)} ({container.id[:12]})"
         for container in rt.engine.list_containers()
@@ -77,7 +77,7 @@ def _check_unused(rt: Runtime, image_id: ImageId) -> None:
 
 
 def _check_not_mounted(rt: Runtime, image_id: ImageId) -> None:
-    """Refuse while a pod's container that has not exited mounts the image, which Docker does not check."""
+    """Refuse while a container of a pod mounts the image and has not exited. Docker does not check this."""
     users = [
         f"container {container.name} ({container.id[:12]})"
         for container in rt.view.containers()

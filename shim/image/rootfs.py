@@ -1,13 +1,12 @@
-"""Reads files of an image, identically on every image store and Engine version.
+"""Reads files of an image, with every image store and Engine version.
 
-Docker has no call to read files of an image, only of a container, which need not have been started. So a container is
-created from the image, read, and removed. It belongs to no pod: its name has a different prefix, so the view ignores
-it.
+Docker can only read files of a container, even if it was never started. So a container is created from the image, read,
+and removed. It belongs to no pod: its name has a different prefix, so the view ignores it.
 
     found = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.resolve("/usr/share"))
     passwd = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
 
-This costs a create and a remove, some tens of milliseconds: read everything at once, and cache the result by image id,
+The create and the remove take some tens of milliseconds. So read everything at once, and cache the result by image id,
 which identifies the content.
 """
 
@@ -31,16 +30,16 @@ from shim.runtime import Runtime
 T = TypeVar("T")
 
 CREATE_SECONDS = 120.0
-"""Time limit of the create. It goes on when the client leaves, because otherwise the id to remove would be unknown."""
+"""Timeout of the create. It continues if the client leaves, because otherwise the id to remove would be unknown."""
 READ_SECONDS = 60.0
-"""Time limit of reading, after the create."""
+"""Timeout of reading, after the create."""
 REMOVE_SECONDS = 30.0
 
 ARCHIVE_OVERHEAD = 256 << 10
 """Maximum bytes of a one-file archive in addition to the content: headers, extended attributes, padding."""
 
 _MALFORMED = (ValueError, OverflowError, RecursionError, EOFError, KeyError, IndexError)
-"""Exceptions of tarfile, besides its own, for malformed or nested headers."""
+"""Exceptions of tarfile, in addition to TarError, for malformed or nested headers."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +56,7 @@ class ImageFiles:
         """Return the path with all links resolved, and the kind of the file; None if it does not exist.
 
         Links are followed inside the root, so the kind is never PathKind.LINK, and a dangling link counts as missing.
-        `..` is resolved lexically, like in Docker.
+        As in Docker, `..` is resolved lexically.
         """
         where, kind = "/", PathKind.DIRECTORY
         for part in posixpath.normpath(path).strip("/").split("/"):
@@ -70,7 +69,7 @@ class ImageFiles:
     def read_file(self, path: str, *, limit: int) -> bytes | None:
         """Read a regular file of at most `limit` bytes; None if it does not exist.
 
-        Raise FailedPrecondition if it is not a regular file, or is larger; then nothing is read.
+        Raise FailedPrecondition, before reading, if it is not a regular file or is larger.
         """
         where, stat = self._follow_link(path)
         if stat is None:
@@ -97,8 +96,8 @@ class ImageFiles:
 def inspect_rootfs(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles], T]) -> T:
     """Return the result of `read` on the files of an image.
 
-    Raise NotFound if the image is gone, and the failures of the Engine and of `read`. `read` may be called twice,
-    because a `docker system prune` removes any container that does not run.
+    Raise NotFound if the image is gone, and the errors of the Engine and of `read`. `read` may be called twice, because
+    a `docker system prune` removes all containers that do not run.
     """
     try:
         return _inspect_once(rt, image_id=image_id, read=read)
@@ -107,11 +106,12 @@ def inspect_rootfs(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles
 
 
 def remove_leftovers(rt: Runtime) -> None:
-    """Remove image-inspection containers that an earlier server left behind."""
+    """Remove image-inspection containers of an earlier server."""
     for container in rt.engine.list_containers():
         ours = labels.INSPECTION in (container.labels or {})
         named = any(name.startswith("/" + names.INSPECTION_PREFIX) for name in container.names or ())
-        # Both, because an image may have the label and any container the name. A younger container is this server's.
+        # Label and name must match, because an image may have the label, and any container the name. A younger
+        # container is this server's.
         if ours and named and container.created < rt.server.started_at and _remove(rt, container.id):
             log.info("removed leftover image-inspection container", container=container.id)
 
@@ -154,13 +154,13 @@ def _create(rt: Runtime, *, image_id: ImageId) -> str:
         with deadline.shielded(CREATE_SECONDS):
             return rt.engine.create_container(name=name, body=_body(image_id))
     except (Unavailable, DeadlineExceeded):
-        # Docker may have created it, or may still create it, and only its name is known.
+        # Docker may have created the container, or may still create it, and only its name is known.
         _remove_late(rt, _Leftover(rt.engine, name, created=False))
         raise
 
 
 def _body(image_id: ImageId) -> JsonObject:
-    """Return the create body of a container that is never started. It must be valid for every image."""
+    """Return the create body of a container that is never started, valid for every image."""
     return {
         "Image": image_id,
         "Entrypoint": [],
@@ -188,22 +188,22 @@ def _remove(rt: Runtime, container_id: str) -> bool:
 
 
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
-    """Remove it as soon as possible; after `deferred_checks.LATE_SECONDS` the next server does."""
+    """Let deferred checks remove the container. After `deferred_checks.LATE_SECONDS` the next server removes it."""
     what = f"the removal of image-inspection container {leftover.container}"
     rt.deferred_checks.add(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
 
 
 class _Leftover:
-    """A container that should not exist but may; `container` is its id, or its name if the id is unknown."""
+    """A container to remove, which may not exist. `container` is its id, or its name if the id is unknown."""
 
     def __init__(self, engine: Engine, container: str, *, created: bool) -> None:
         self._engine = engine
         self.container = container
         self._created = created
-        """Whether Docker has certainly created it: if not, Docker may do so later, and its absence proves nothing."""
+        """Whether Docker has certainly created it. If not, Docker may create it later, even if it is missing now."""
 
     def is_gone(self) -> bool:
-        """Remove it if it exists. Return whether it is gone for good; raise the Engine's failures to remove it."""
+        """Remove the container if it exists. Return whether it is permanently gone; raise the Engine's errors."""
         try:
             with deadline.bound(deferred_checks.CHECK_SECONDS):
                 self._engine.remove_container(self.container)

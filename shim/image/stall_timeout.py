@@ -1,4 +1,4 @@
-"""The timeout of a pull without progress, and the observer of its progress messages."""
+"""The timeout of a pull without progress, and the observer of progress messages."""
 
 import time
 
@@ -11,25 +11,25 @@ from shim.image.progress import Progress, retry_seconds
 log = structlog.get_logger(__name__)
 
 _REPORT_SECONDS = 10.0
-"""A pull that takes longer is logged, and logged again at this interval while it makes progress."""
+"""Interval of log lines about a pull that makes progress."""
 _RETRY_WAIT_SECONDS = 60.0
 """Maximum total of Docker's waits before retries of a layer, without progress in between. By default Docker tries five
-times, with waits of 50 seconds in all; a daemon configured for a hundred tries would wait for hours."""
+times, with waits of 50 seconds in total. With a hundred tries in its configuration it would wait for hours."""
 QUEUED_FACTOR_OTHER = 10
-"""Factor on the timeout while Docker queues a layer behind other pulls, perhaps a `docker pull` whose progress is not
-visible here. A pull that is aborted and repeated goes to the end of the queue, so it gets time for an image of some GiB
-(ten minutes by default). Not more, because the layer may have left the queue and be waiting for a registry that does
+"""Factor on the timeout while Docker queues a layer behind other pulls, perhaps a `docker pull`, whose progress the
+server cannot see. An aborted pull would start again at the end of the queue. So it gets time for an image of some GiB,
+ten minutes by default. It gets no more, because the layer may have left the queue, and wait for a registry that does
 not answer."""
 QUEUED_FACTOR_OWN = 60
-"""The same factor while other pulls of this server make progress: an hour by default. Docker's queue is first come,
-first served."""
+"""Factor on the timeout while Docker queues a layer and other pulls of this server make progress: an hour by default.
+Docker's queue is first come, first served."""
 
 
 class StallTimeout(Scope):
-    """The time limit of a pull without progress; each progress resets it.
+    """The timeout of a pull without progress.
 
-    Strategy: no thread watches it. The reader of the messages waits until `expiry`, then evaluates `expiry` again: by
-    then other pulls, behind which this pull is queued, may have made progress, which extends it.
+    Strategy: no thread watches it. The reader of the messages waits until `expiry`, then evaluates `expiry` again. If
+    this pull is queued behind other pulls, their progress extends it.
     """
 
     __slots__ = ("_all_pulls", "_has_queue", "_moved", "_seconds", "progress")
@@ -37,8 +37,8 @@ class StallTimeout(Scope):
     def __init__(self, seconds: float, *, all_pulls: ProgressClock, has_queue: bool) -> None:
         """Start the clock. The pull ends after `seconds` without progress, 0 means never.
 
-        `all_pulls` is the progress clock of this server. `has_queue` is whether Docker queues layers of pulls. The
-        containerd store does not: there a layer has the status of a queued layer until its first MiB has arrived.
+        `all_pulls` is the progress clock of this server. `has_queue` says whether Docker queues layers. The containerd
+        store does not queue, but reports a layer as queued until its first MiB has arrived.
         """
         self.progress = Progress()
         self._seconds = seconds or None
@@ -85,8 +85,8 @@ class StallTimeout(Scope):
 class Observer:
     """Passes the progress messages of a pull to its StallTimeout and to the log.
 
-    A wait that Docker announces is not a stall: Docker will retry and resume. Aborting the pull would lose the part of
-    the layer that has arrived.
+    A wait that Docker announces is not a stall, because Docker will retry and resume. An abort would lose the received
+    part of the layer.
     """
 
     def __init__(self, reference: str, timeout: StallTimeout) -> None:
@@ -96,7 +96,7 @@ class Observer:
         self._report_at = time.monotonic() + _REPORT_SECONDS
         self._waits_until = 0.0
         self._waited = 0.0
-        """Seconds of waits since the last progress; simultaneous waits of several layers count once."""
+        """Seconds of waits since the last progress. Simultaneous waits of several layers count once."""
 
     def __call__(self, message: PullProgress) -> None:
         """Process a message."""
@@ -111,7 +111,7 @@ class Observer:
                 self._report(message)
 
     def _extend(self, wait: float) -> None:
-        """Extend the timeout by Docker's wait before a retry, unless the waits add up to too much."""
+        """Extend the timeout by Docker's wait before a retry, up to _RETRY_WAIT_SECONDS in total."""
         now = time.monotonic()
         self._waited += max(0.0, now + wait - max(now, self._waits_until))
         self._waits_until = max(self._waits_until, now + wait)

@@ -16,8 +16,8 @@ from shim.view.records import ImageRecord
 def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.ImageStatusResponse:
     """Return an image, named by id or any reference; the response is empty if it is not on the node.
 
-    Docker is queried for an image that the view does not know, because the kubelet pulls after an empty response, and
-    with `verbose` for the image's configuration.
+    If the view does not know the image, Docker is queried, because the kubelet pulls after an empty response. With
+    `verbose`, Docker is also queried for the image's configuration.
     """
     record = find_image(rt, image.image)
     if record is None:
@@ -31,13 +31,13 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
 
 
 def _info(rt: Runtime, record: ImageRecord) -> dict[str, str]:
-    # `imageSpec` like in containerd, which users of `crictl inspecti` expect.
+    # As in containerd, users of `crictl inspecti` expect `imageSpec`.
     spec = _image_spec(rt.engine.inspect_image(record.id))
     return {"info": msgspec.json.encode({"id": record.id, "imageSpec": spec}).decode()}
 
 
 def _image_spec(image: ImageInspect) -> dict[str, object]:
-    """Return the OCI image configuration as far as Docker reports it; the history would need another call."""
+    """Return the OCI image configuration as far as an inspect reports it, without the history."""
     spec = {
         "created": image.created,
         "architecture": image.architecture,

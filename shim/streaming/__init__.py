@@ -1,1 +1,1 @@
-"""The streaming server: exec, attach and port-forward over upgraded HTTP connections. It knows no Docker and no pod."""
+"""The streaming server: exec, attach and port-forward over upgraded HTTP connections. Knows neither Docker nor pods."""

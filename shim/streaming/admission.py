@@ -1,8 +1,8 @@
-"""Bounds the open sessions, and the connections that have no session yet.
+"""Limits the open sessions, and the connections without a session.
 
-Any process can open connections: users of the node, and pods in the node's network. Connections that have not sent a
-complete request share a number of slots. When all slots are taken, the oldest connection is closed, not the newest: a
-real client sends its request at once, and leaves its slot long before it is the oldest.
+Users of the node, and pods in the node's network, can open connections. Connections without a complete request share a
+number of slots. When all slots are taken, the oldest connection is closed, not the newest: a real client sends its
+request at once, and frees its slot long before it is the oldest.
 """
 
 import socket
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Admission:
-    """Counts the open sessions, in total and of each container or pod. Thread-safe.
+    """Counts the open sessions, in total and per container or pod. Thread-safe.
 
     Each session takes threads, descriptors and up to 2 MiB of memory.
     """
@@ -39,7 +39,7 @@ class Admission:
         self._open: Counter[str] = Counter()
 
     def enter(self, task: Task) -> str:
-        """Count a session. Return why it is refused; empty if it is admitted."""
+        """Count a session. Return the reason if it is refused; "" if it is admitted."""
         with self._lock:
             if self._open.total() >= self._most:
                 return f"{self._most} streaming sessions are open, the most that streaming_max_sessions allows"
@@ -96,7 +96,7 @@ class Slots:
                 _cut(connected)
 
     def free(self, slot: Slot) -> bool:
-        """Release a slot; return False if its connection was shut down for a new connection before. Idempotent."""
+        """Release a slot; return False if its connection was shut down for a new connection. Idempotent."""
         with self._lock:
             if slot not in self._taken:
                 return False
@@ -106,7 +106,7 @@ class Slots:
 
 def _cut(connected: socket.socket) -> None:
     with suppress(OSError):  # the peer has closed it
-        # SSLSocket.shutdown would change the object while another thread reads from it.
+        # Not SSLSocket.shutdown, which would change the object while another thread reads from it.
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""Output of exited processes that waits for slow clients, bounded for each client and in total."""
+"""Output of exited processes that waits for slow clients, limited per client and in total."""
 
 import threading
 from collections import deque
@@ -9,14 +9,14 @@ from shim.streaming.spdy import Buffer
 from shim.streaming.stalls import Stalled
 
 BACKLOG_LIMIT = 4 << 20
-"""Bytes of output of an exited process that may wait for a client. Docker keeps less than 3 MiB: 1 MB of each stream,
-and the contents of pipes and sockets."""
+"""Maximum bytes of an exited process's output that may wait for a client. Docker keeps less than 3 MiB: 1 MB of each
+stream, and the contents of pipes and sockets."""
 
 BACKLOGS_LIMIT = 64 << 20
-"""The same for all clients together."""
+"""Maximum bytes for all clients together."""
 
 _ENTRY = 256
-"""Bytes of memory of a backlog entry without its output."""
+"""Bytes of memory per backlog entry, in addition to its output."""
 
 
 class Room:

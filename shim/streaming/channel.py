@@ -14,7 +14,7 @@ _COPIED = 4096
 
 _NAMES = {name: name for name in ("streamtype", "port", "requestid")}
 _MAX_VALUE = 64
-"""Only the headers that tasks use are kept, and only values up to _MAX_VALUE characters."""
+"""Maximum characters of a header value. Longer values, and headers that no task uses, are dropped."""
 
 
 class Sending(Protocol):
@@ -42,14 +42,17 @@ class Sending(Protocol):
 
 
 Sink = Callable[[Sequence[Queued]], int]
-"""Takes bytes without waiting; returns how many it took, 0 if it can take none now. May raise OSError."""
+"""Takes bytes without waiting; returns their number, 0 if it cannot take any now. May raise OSError."""
 
 _BUFFERS = 64
-"""Buffers passed to a sink in one call."""
+"""Maximum buffers passed to a sink in one call."""
 
 
 class Channel:
-    """A stream of bytes in both directions. One thread may read and one may write; any may `abandon` or `reset`."""
+    """A stream of bytes in both directions.
+
+    One thread may read while another writes. Any thread may call `abandon` and `reset`.
+    """
 
     __slots__ = (
         *("_abandoned", "_ended", "_finished", "_uncopied", "_headers", "_lock", "_end_reason", "_pieces", "_readable"),
@@ -66,10 +69,10 @@ class Channel:
         self._sink: Sink | None = None
         self._pieces: list[Queued] = []
         self._uncopied = 0  # number of pieces at the end that may be views of a whole read
-        self._unacknowledged = 0  # bytes that the reader has, and has not finished with
+        self._unacknowledged = 0  # bytes returned by the last `read`, which the reader may still use
         self._ended = False  # the client sends nothing more
         self._finished = False  # nothing more is written
-        self._abandoned = False  # nothing reads it any more
+        self._abandoned = False  # nobody reads any more
         self._was_reset = False  # by the client
         self._end_reason: str = ""  # why the session has ended; empty while it runs
 
@@ -78,14 +81,15 @@ class Channel:
         return self._headers.get(name, "")
 
     def accept(self) -> None:
-        """Accept the stream; nothing can be written before."""
+        """Accept the stream, which must happen before a write."""
         with self._lock:
             self._sending.accept(self)
 
     def read(self) -> Buffer:
         """Wait for bytes and return them; empty at the end of the input. Raise Cancelled if the client is gone.
 
-        This acknowledges the bytes of the previous call, which the reader may have passed to a slow process until now.
+        This acknowledges the bytes of the previous call, because the reader may have needed them until now, for example
+        to write them to a slow process.
         """
         with self._lock:
             self._acknowledge_read()
@@ -95,16 +99,16 @@ class Channel:
             return self._take()
 
     def set_sink(self, sink: Sink | None) -> None:
-        """Pass input of the client to `sink` as soon as it arrives, instead of to a reader; None: stop.
+        """Pass input of the client to `sink` as soon as it arrives, instead of to a reader; None stops this.
 
-        `sink` is called under the session's lock, by the receiving thread and by `flush_to_sink`. The previous sink is
-        not called after this has returned.
+        The receiving thread and `flush_to_sink` call `sink` under the session's lock. The previous sink is not called
+        after this returns.
         """
         with self._lock:
             self._sink = sink
 
     def flush_to_sink(self) -> bool:
-        """Pass queued bytes to the sink; return whether none are left. Raise the error of the sink, or Cancelled."""
+        """Pass queued bytes to the sink; return whether the queue is empty. Raise the sink's error, or Cancelled."""
         with self._lock:
             if not self._pieces and self._end_reason and not self._ended:
                 raise Cancelled(self._end_reason)
@@ -113,21 +117,21 @@ class Channel:
 
     @property
     def drained(self) -> bool:
-        """Return whether all input was read and no more will arrive."""
+        """Whether all input was read and no more will arrive."""
         with self._lock:
             return not self._pieces and (self._ended or self._abandoned)
 
     def read_now(self) -> Buffer:
-        """Return bytes that have already arrived; empty if there are none."""
+        """Return bytes that have already arrived; empty if there are none. Do not wait."""
         with self._lock:
             is_ready = bool(self._pieces)
         return self.read() if is_ready else b""
 
     def write_from(self, source: Callable[[int], Buffer]) -> Buffer | None:
-        """Send the bytes that `source(room)` returns, and return them; return None without a call if there is no room.
+        """Send the bytes that `source(room)` returns, and return them. Without room, return None and do not call it.
 
-        So no bytes are read that cannot be sent. Raise Cancelled if the client is gone, NotAllowed if it has closed the
-        stream, and any error of `source`.
+        So `source` never reads bytes that cannot be sent. Raise Cancelled if the client is gone, NotAllowed if it has
+        closed the stream, and any error of `source`.
         """
         with self._lock:
             if self._end_reason:
@@ -145,8 +149,8 @@ class Channel:
     ) -> Buffer:
         """Send `data`; wait while the client does not take it. Raise Cancelled if the client is gone.
 
-        Return the rest, which is empty unless there was no room for `seconds`, or `unless` returned True. If the client
-        has closed the stream, `data` is dropped, so that the other streams go on.
+        Return the unsent rest, which is empty unless there was no room for `seconds`, or `unless` returned True. If the
+        client has closed the stream, drop `data`, so that other streams continue.
         """
         rest = memoryview(data)
         try:
@@ -252,7 +256,7 @@ class Channel:
         self._notify()
 
     def feed(self, data: memoryview) -> None:
-        """Queue bytes from the client; `finish_read` must follow."""
+        """Queue bytes from the client. A call of `finish_read` must follow."""
         if self._abandoned:
             self._sending.consumed(self, len(data))
             return
@@ -267,7 +271,7 @@ class Channel:
             self._uncopied += 1
 
     def finish_read(self) -> bool:
-        """Process the bytes that were fed from a read of the connection; return whether bytes wait for a reader.
+        """Process the fed bytes at the end of a read of the connection; return whether bytes wait for a reader.
 
         A memoryview keeps the whole buffer of its read in memory, but only its own bytes count against the windows. So
         a view of less than three quarters of its buffer is copied.
@@ -285,7 +289,7 @@ class Channel:
         return bool(pieces)
 
     def end(self) -> None:
-        """Record that the client sends nothing more on this stream."""
+        """Record that the client has finished sending on this stream."""
         self._ended = True
         self._notify()
 

@@ -1,4 +1,4 @@
-"""The channels of a session, and how events of the client and of the session change them."""
+"""The table of a session's channels, which events of the client and of the session change."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ class ChannelTable:
         self._opening = threading.Condition(lock)
         self._channels: dict[int, Channel] = {}
         self._opened: deque[Channel] = deque()
-        self._fed: dict[int, Channel] = {}  # channels that got bytes of the current read
+        self._fed: dict[int, Channel] = {}  # channels with bytes of the current read
         self._refusing = False  # refuse new streams of the client
         self.end_reason = ""
         """Why the session has ended; empty while it runs."""
@@ -66,7 +66,7 @@ class ChannelTable:
     # Events of the client
 
     def receive(self, events: Iterable[Event], *, sending: Sending) -> None:
-        """Process the events of a read; new channels get `sending`."""
+        """Process the events of a read. New channels use `sending`."""
         changed = False
         for event in events:
             self._act_on(event, sending)

@@ -1,9 +1,9 @@
-"""Parses the HTTP request that opens a session, and writes the answer. No I/O; h11 parses the syntax.
+"""Parses the HTTP request that opens a session, and builds the answer. No I/O; h11 parses the syntax.
 
-A web page in a browser on this machine can reach a loopback port, also through a host name of an attacker (DNS
-rebinding). It cannot know a token, but its requests are refused even before the token is checked: they have an Origin,
-or a Host that does not name this server. Requests through the kubelet and the API server have the Host and perhaps the
-Origin of the original client, and X-Forwarded-For, which a page cannot set on an upgrade.
+A web page in a browser on this machine can reach a loopback port, also through an attacker's host name (DNS rebinding).
+It cannot know a token, but its requests are refused even before the token is checked. Such a request has an Origin, or
+a Host that does not name this server. Requests through the kubelet and the API server have the original client's Host,
+and perhaps its Origin. But they also have X-Forwarded-For, which a page cannot set on an upgrade.
 """
 
 import base64
@@ -16,7 +16,7 @@ import h11
 from wsproto.utilities import generate_accept_token
 
 MAX_HEAD = 16 * 1024
-"""Bytes of a request's head."""
+"""Maximum bytes of a request's head."""
 
 SPDY = "SPDY/3.1"
 _WEBSOCKET_VERSION = "13"
@@ -29,12 +29,12 @@ class Request:
 
     method: str
     path: str
-    """Without the query."""
+    """The path without the query."""
     headers: Sequence[tuple[str, str]]
     early: bytes
 
     def all(self, name: str) -> list[str]:
-        """Return the elements of a list header, from all its lines."""
+        """Return the elements of a list header, which may occur several times."""
         lines = [value for key, value in self.headers if key == name.lower()]
         return [part.strip() for line in lines for part in line.split(",") if part.strip()]
 
@@ -43,12 +43,12 @@ class Request:
         return next((value for key, value in self.headers if key == name.lower()), "")
 
     def names(self, name: str, token: str) -> bool:
-        """Return whether a list header has the element `token`, ignoring case."""
+        """Return whether a list header contains `token`, ignoring case."""
         return token.lower() in (part.lower() for part in self.all(name))
 
 
 class Refused(Exception):
-    """The request is refused with an HTTP error, and the connection is closed."""
+    """The request must be refused with an HTTP error."""
 
     def __init__(self, status: HTTPStatus, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -64,7 +64,10 @@ class RequestReader:
         self._head: h11.Request | None = None
 
     def receive(self, data: bytes) -> Request | None:
-        """Return the request once it is complete. Raise Refused if it is not HTTP or has a body. `b""` is EOF."""
+        """Return the request once it is complete, else None. Raise Refused if it is not HTTP or has a body.
+
+        `b""` is EOF.
+        """
         try:
             self._protocol.receive_data(data)
             while True:
@@ -93,7 +96,7 @@ class RequestReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """The protocol that the connection switches to."""
+    """The protocols to which the connection switches."""
 
     websocket: bool
     protocol: str
@@ -102,7 +105,7 @@ class Upgrade:
 
 
 def check_origin(request: Request, *, hosts: frozenset[str]) -> None:
-    """Raise Refused for a request of a web page. `hosts` are the valid Host values of direct clients."""
+    """Raise Refused for a request from a web page. `hosts` are the valid Host values of direct clients."""
     if request.all("x-forwarded-for"):
         return
     if request.one("origin"):
@@ -165,7 +168,7 @@ def _is_key(key: bytes) -> bool:
 
 
 def _common(offered: Sequence[str], served: Sequence[str], *, header: str) -> str:
-    """Return the client's first protocol that is served; empty if it requests none, as the oldest clients do."""
+    """Return the client's first protocol that is served; "" if it requests none, as the oldest clients do."""
     if not offered:
         return ""
     for protocol in offered:

@@ -23,7 +23,7 @@ class Listener:
     hosts: frozenset[str]
     """Values of the Host header that name this server."""
     taken: str = ""
-    """Why it does not listen on the configured port; empty if it does."""
+    """Why another port than the configured port is used; empty if the configured port is used."""
 
 
 def listen(config: Config) -> Listener:
@@ -43,7 +43,7 @@ def listen(config: Config) -> Listener:
         )
     bound, taken = _bind_or_another(ip, int(port))
     number = bound.getsockname()[1]
-    # Clients cannot connect to a wildcard address; clients of the CRI are on this machine.
+    # Clients cannot connect to a wildcard address, and clients of the CRI are on this machine.
     reached = ip if not ip.is_unspecified else ipaddress.ip_address("127.0.0.1" if ip.version == 4 else "::1")
     host = f"[{reached}]" if reached.version == 6 else str(reached)
     scheme = "http" if tls is None else "https"
@@ -57,7 +57,7 @@ def listen(config: Config) -> Listener:
 
 
 def _bind_or_another(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> tuple[socket.socket, str]:
-    """Bind the port, or a free port if it is in use; return the reason too. Clients get the port in their URL."""
+    """Bind the port, or a free port if it is in use; return the socket and the reason. URLs contain the port."""
     try:
         return _bind(ip, port), ""
     except FailedPrecondition as error:

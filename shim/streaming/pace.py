@@ -1,11 +1,11 @@
 """Limits how many bytes of a client are processed at a time, so that no client delays other threads.
 
-The client decides how expensive a byte is: bytes of large frames cost almost nothing, but a read full of empty frames
+The cost of a byte depends on the client: large frames cost almost nothing per byte, but a read full of empty frames
 takes tens of milliseconds. A thread that needs the interpreter waits up to `SWITCH_INTERVAL` for each other computing
-thread, and an RPC needs the interpreter about twenty times, as it passes from thread to thread. Therefore
-- a session whose reads take long reads fewer bytes at a time, and
-- sessions whose reads take long take turns, a new session included until its first read.
-Reads are measured in processor time, so that a busy machine does not make sessions seem slow.
+thread, and an RPC needs the interpreter about twenty times, because several threads handle it. Therefore
+- a session with long reads reads fewer bytes at a time, and
+- sessions with slow reads take turns. A new session takes turns until its first read.
+Reads are measured in CPU time, so that sessions do not seem slow on a busy machine.
 """
 
 import threading
@@ -13,22 +13,23 @@ import time
 from collections import deque
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which a computing thread yields the interpreter, set for the process. With Python's default of 5 ms a
-session of tiny frames delayed RPCs by 170 ms. It costs no throughput (`make bench-hostile`, `make bench-streaming`)."""
+"""Seconds after which a computing thread yields the interpreter, set for the whole process. With Python's default of
+5 ms, a session of tiny frames delayed RPCs by 170 ms. The lower value costs no throughput (`make bench-hostile`, `make
+bench-streaming`)."""
 
 MIN_READ = 4 * 1024
 MAX_READ = 64 * 1024
-"""Bytes read at a time."""
+"""Maximum bytes of a read."""
 
 LONG = 0.002
-"""Seconds. After a read that takes longer, fewer bytes are read."""
+"""CPU seconds of a read after which the next read is smaller."""
 
 SLOW = 0.0005
-"""Seconds. A session whose read takes this long takes turns with other slow sessions."""
+"""CPU seconds of a read from which a session takes turns with other slow sessions."""
 
 
 class Turns:
-    """A fair mutex: threads get it in the order of their requests."""
+    """A fair mutex, which threads get in the order of their requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +37,7 @@ class Turns:
         self._waiting: deque[threading.Lock] = deque()
 
     def take(self) -> None:
-        """Wait until all earlier threads have had their turns, which must be short."""
+        """Wait for the turn of this thread, after all earlier threads. A turn must be short."""
         with self._lock:
             if not self._taken:
                 self._taken = True
@@ -69,7 +70,7 @@ class Pace:
         """Maximum bytes of the next read."""
 
     def begin(self) -> float:
-        """Begin a read; return the argument for `end`, which must follow in any case."""
+        """Begin a read; return the argument for `end`, which must always be called."""
         if self._slow:
             self._turns.take()
         return time.thread_time()
@@ -82,7 +83,7 @@ class Pace:
         self.note(seconds)
 
     def note(self, seconds: float) -> None:
-        """Choose the size of the next read by the processor time of this read."""
+        """Choose the size of the next read from the CPU time of this read."""
         self._slow = seconds >= SLOW
         if seconds > LONG:
             self.size = max(MIN_READ, self.size // 2)

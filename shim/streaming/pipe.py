@@ -13,18 +13,18 @@ from itertools import islice
 from shim.streaming.spdy import Queued
 
 _BUFFERS = 64
-"""Buffers of a `sendmsg`. The kernel allows 1024, but a socket's buffer is full before."""
+"""Maximum buffers of a `sendmsg`. The kernel allows 1024, but fewer fill a socket's buffer."""
 
 
 def end_sending(connected: socket.socket) -> None:
-    """Signal the end to the peer without waiting: with TLS by close_notify (RFC 8446, 6.1), then by a FIN."""
+    """Signal the end to the peer without waiting: with TLS by a close_notify (RFC 8446, 6.1), then by a FIN."""
     with suppress(OSError, ValueError):  # the peer is gone; ssl.SSLError is an OSError
         if isinstance(connected, ssl.SSLSocket):
             connected.settimeout(0)
             with suppress(ssl.SSLWantReadError):  # the peer's close_notify is not needed
                 connected.unwrap()
     with suppress(OSError):
-        # SSLSocket.shutdown would drop the TLS state, and received bytes could not be decrypted.
+        # Not SSLSocket.shutdown, which would drop the TLS state, so that received bytes could not be decrypted.
         socket.socket.shutdown(connected, socket.SHUT_WR)
 
 
@@ -40,7 +40,7 @@ class Pipe:
         return self._socket.fileno()
 
     def receive(self, most: int) -> bytes | None:
-        """Return received bytes; empty at EOF, None if there are none now. Raise OSError if the connection is lost."""
+        """Return received bytes; b"" at EOF, None if there are none now. Raise OSError if the connection is lost."""
         try:
             return self._socket.recv(most)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -48,7 +48,7 @@ class Pipe:
 
     @property
     def holds_data(self) -> bool:
-        """Return whether there are received bytes that poll does not report."""
+        """Return whether there are received bytes that a poll does not report."""
         return False
 
     def send(self, buffers: Sequence[Queued]) -> int:
@@ -76,8 +76,8 @@ class Pipe:
 class TlsPipe(Pipe):
     """A socket after its TLS handshake.
 
-    No call waits, and the calls exclude each other: OpenSSL forbids two at a time on a connection, and Python releases
-    its GIL in them.
+    No call waits. The calls exclude each other, because OpenSSL forbids concurrent calls on a connection, and Python
+    releases its GIL in them.
     """
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
@@ -92,12 +92,12 @@ class TlsPipe(Pipe):
 
     @property
     def holds_data(self) -> bool:
-        """Return whether TLS has decrypted bytes that were not read."""
+        """Return whether TLS has decrypted bytes that were not read yet."""
         with self._lock:
             return self._tls.pending() > 0
 
     def send(self, buffers: Sequence[Queued]) -> int:
-        """Send the first buffer. After a failed call TLS requires the same buffer again."""
+        """Send the first buffer. After a failed call, TLS requires the same buffer again."""
         try:
             with self._lock:
                 return self._tls.send(buffers[0])

@@ -1,6 +1,6 @@
-"""Port-forward: each connection has a data stream and an error stream.
+"""Serves port-forward: each connection has a data stream and an error stream.
 
-Over SPDY the client opens any number of such pairs, joined by a request id. Over WebSocket channels there is a pair for
+Over SPDY the client opens any number of such pairs, each with a request id. Over WebSocket channels there is a pair for
 each port of the request. Source: `k8s.io/kubelet/pkg/cri/streaming/portforward` and the traffic of its clients.
 """
 
@@ -29,16 +29,16 @@ Dial = Callable[[int], socket.socket]
 """Connects to a port of the pod; raises ShimError if that fails."""
 
 MAX_CONNECTIONS = 500
-"""Connections of a session, including pending dials, since resetting its streams does not end a dial."""
+"""Maximum connections of a session, including pending dials, because a reset of the streams does not end a dial."""
 
 MAX_STREAMS = 2 * MAX_CONNECTIONS + 2
-"""Two for each connection, and a further pair, so that a connection over the limit is refused with a reason."""
+"""Two per connection, and another pair, so that a connection beyond the limit is refused with a reason."""
 
 MAX_DIALS = 16
-"""Concurrent dials of a session; each takes a thread."""
+"""Maximum concurrent dials of a session, each in a thread."""
 
 ENDED_SECONDS = 10.0
-"""Time for which connections go on after their pod has ended, so that clients can read data in flight. Open connections
+"""How long connections stay open after their pod has ended, so that clients can read data in flight. Open connections
 keep the pod's network namespace."""
 
 _DATA, _ERROR = "data", "error"
@@ -56,13 +56,13 @@ def channel_headers(ports: tuple[int, ...]) -> dict[int, Headers]:
 
 
 def channel_greetings(ports: tuple[int, ...]) -> dict[int, bytes]:
-    """Return the first message of each WebSocket channel: its port, little-endian."""
+    """Return the first message of each WebSocket channel, which is its port, little-endian."""
     return {2 * index + which: port.to_bytes(2, "little") for index, port in enumerate(ports) for which in (0, 1)}
 
 
 @dataclass(slots=True)
 class _Half:
-    """A stream of a pair whose second stream is not open yet."""
+    """The first stream of a pair whose second stream is not open yet."""
 
     channel: Channel
     kind: str
@@ -71,12 +71,12 @@ class _Half:
 
 
 def forward(session: Session, *, dial: Dial, seconds: float, pause: ProcessHandle | None = None) -> None:
-    """Serve connections until the client disconnects. A stream is reset if its pair is incomplete after `seconds`.
+    """Serve connections until the client disconnects. Reset a stream if its pair is incomplete after `seconds`.
 
-    ENDED_SECONDS after the end of the process `pause` all connections end, even if the client has not read everything.
+    All connections end ENDED_SECONDS after the process `pause`, even if the client has not read everything.
 
-    With WebSocket channels the client cannot open or end single streams. Then the session ends when the pod has closed
-    all connections, as in the kubelet's server.
+    With WebSocket channels the client cannot open or end single streams. Then, as in the kubelet's server, the session
+    ends once the pod has closed all connections.
     """
     forwarder = _Forwarder(session, dial=dial, seconds=seconds)
     try:
@@ -104,7 +104,7 @@ class _Forwarder:
         self._until = math.inf
 
     def pod_ended(self) -> None:
-        """Record that the pod has ended. Any thread may call it."""
+        """Record that the pod has ended. Any thread may call this."""
         self._until = time.monotonic() + ENDED_SECONDS
         self._relay.wake()
 
@@ -113,7 +113,7 @@ class _Forwarder:
         while True:
             fixed = self._session.fixed  # read before the streams are taken, so that no stream can follow
             while (channel := self._session.next_channel(seconds=0)) is not None:
-                self._drop_old()  # before each stream, which may reuse the request id of an incomplete pair
+                self._drop_old()  # first, because a new stream may reuse the request id of an incomplete pair
                 self._take(channel)
             self._drop_old()
             self._start_dials()

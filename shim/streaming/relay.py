@@ -1,9 +1,9 @@
 """Copies data between all connections of a port-forward session and the pod in a single thread.
 
-The client decides how many connections there are, and two threads for each would take tens of MiB. The relay buffers
-nothing. The receiving thread passes input of the client to the pod as far as the pod takes it at once; the rest waits
-in the channel for the relay's thread, and counts against the client's windows. Data of the pod is read only when the
-client has room for it.
+The client chooses the number of connections, and two threads per connection would take tens of MiB. The relay does not
+buffer. The receiving thread passes the client's input to the pod as far as the pod takes it at once. The rest waits in
+the channel for the relay's thread, and counts against the client's windows. Data of the pod is read only if the client
+has room for it.
 """
 
 import select
@@ -21,7 +21,7 @@ from shim.streaming.spdy import Buffer, NotAllowed, Queued
 
 _PIECE = 64 * 1024
 _PIECES = 8
-"""Pieces read from a connection of the pod before the next connection has its turn."""
+"""Maximum pieces read from a connection to the pod per turn."""
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class Link:
     """A connection to the pod and its pair of streams. Only the relay's thread uses it."""
 
     def __init__(self, pod: socket.socket, *, data: Channel, error: Channel, ends_with_pod: bool) -> None:
-        """`ends_with_pod`: the connection ends with the pod's output, since the client cannot close its direction."""
+        """`ends_with_pod`: the connection ends with the pod's output, because the client cannot close its direction."""
         pod.setblocking(False)
         self.pod = pod
         self.fd = pod.fileno()
@@ -45,12 +45,12 @@ class Link:
     def turn(self, ready: int) -> int | None:
         """Copy in both directions without waiting. Return the events to poll for, or None if the connection is over.
 
-        `ready` are the events that poll has reported. Raise Cancelled if the client is gone, OSError if the pod has
+        `ready` are the events that a poll has reported. Raise Cancelled if the client is gone, OSError if the pod has
         reset the connection.
         """
-        if self._data.was_reset:  # nobody reads further output of the pod, which may be endless
+        if self._data.was_reset:  # nobody reads the pod's output, which may be endless
             return None
-        # Directions that were polled for and are not ready cannot be served now.
+        # A polled direction that is not ready cannot be served now.
         unready = self.polled & ~ready if not ready & (select.POLLHUP | select.POLLERR) else 0
         wanted = unready & select.POLLIN or self._downward()
         wanted |= unready & select.POLLOUT or self._upward()
@@ -80,7 +80,7 @@ class Link:
                 # kubectl closes its local connection and the data stream only after the end of the error stream.
                 self._error.finish()
             elif len(data) < _PIECE:
-                return select.POLLIN  # probably there is no more data now
+                return select.POLLIN  # a short piece: there is probably no more data now
         return select.POLLIN
 
     def _from_pod(self) -> Buffer | None:
@@ -114,7 +114,7 @@ class Link:
 
 
 class Ending:
-    """A pair of streams that ends once the client has taken the reason, if any, on the error stream."""
+    """The end of a pair of streams, once the client has taken the reason, if any, on the error stream."""
 
     def __init__(self, data: Channel, error: Channel, *, why: str = "") -> None:
         self._data = data
@@ -141,7 +141,7 @@ class Ending:
 
 
 class Relay:
-    """The connections of a session. `wake` may be called by any thread, the other methods by the relay's thread."""
+    """The connections of a session. Any thread may call `wake`, only the relay's thread all other methods."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -158,7 +158,7 @@ class Relay:
         return len(self._links) + len(self._endings)
 
     def end(self, ending: Ending) -> None:
-        """End a pair of streams, now or once the client takes the reason."""
+        """End a pair of streams, now or once the client has taken the reason."""
         if not ending.attempt():
             self._endings.append(ending)
 
@@ -168,7 +168,7 @@ class Relay:
         self._changed = True
 
     def wake(self) -> None:
-        """Make `wait` return. Any thread may call it."""
+        """Make `wait` return. Any thread may call this."""
         self._changed = True
         if self._waiting:
             self._waiting = False
@@ -201,7 +201,7 @@ class Relay:
             self._poll_for(link, wanted)
 
     def _poll_for(self, link: Link, wanted: int) -> None:
-        """Poll for the events `wanted`. A connection without events is unregistered, as poll always reports POLLHUP."""
+        """Poll for the events `wanted`. For no events, unregister the connection: a poll always reports POLLHUP."""
         if wanted:
             self._poll.register(link.fd, wanted)
         elif link.polled:

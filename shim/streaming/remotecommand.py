@@ -1,7 +1,7 @@
-"""Remote command: the streams of exec and attach, and the status at their end.
+"""The streams of exec and attach, and the status at their end.
 
 Source: `k8s.io/kubelet/pkg/cri/streaming/remotecommand` and the traffic of its clients. `v3.channel.k8s.io` added the
-resize stream, v4 the status as JSON; before v4 the error stream has plain text or is empty.
+resize stream, v4 the status as JSON. Before v4 the error stream contains plain text or nothing.
 """
 
 import time
@@ -32,7 +32,7 @@ NUMBERS = {STDIN: 0, STDOUT: 1, STDERR: 2, ERROR: 3, RESIZE: 4}
 _STREAM_TYPE = "streamtype"
 _MAX_SIZE_TEXT = 4096
 _SIZES = 16
-"""Only the last messages of a piece of the resize stream are decoded, since only the last size counts."""
+"""Maximum decoded messages of a piece of the resize stream, from its end, because only the last size matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Streams:
 
 
 class TerminalSize(msgspec.Struct, frozen=True, rename="pascal"):
-    """A message of the resize stream, in characters."""
+    """A message of the resize stream: the size in characters."""
 
     width: int
     height: int
@@ -67,7 +67,7 @@ def channel_headers(task: RemoteTask, *, protocol: str) -> dict[int, Headers]:
 
 
 def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: float) -> Streams:
-    """Wait until the client has opened all streams, accept and return them.
+    """Wait until the client has opened all streams; accept and return them.
 
     Raise DeadlineExceeded after `seconds`, InvalidArgument for an unexpected stream, Cancelled if the client is gone.
     """
@@ -109,7 +109,7 @@ class Sizes:
         return self._last
 
     def __iter__(self) -> Iterator[TerminalSize]:
-        """Yield further sizes until the stream ends; of sizes received together, only the last."""
+        """Yield further sizes until the stream ends. If several arrive together, yield only the last."""
         while piece := self._channel.read():
             size = self._last_of(piece)
             size = self._newest() or size

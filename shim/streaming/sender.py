@@ -1,7 +1,7 @@
-"""The sending half of a session: the bytes to send, and the poll for the connection.
+"""The sending half of a session: the bytes to send, and the poll of the connection.
 
-A writer queues its bytes and sends as many as the connection takes at once. For the rest, and to resume paused reading,
-it wakes the session's thread, which waits in `wait` and calls `flush`.
+A writer queues its bytes and sends as many as the connection takes at once. Then it wakes the session's thread, which
+waits in `wait`, to send the rest by `flush`, or to resume paused reading.
 """
 
 import os
@@ -22,7 +22,7 @@ _READ = select.POLLIN | select.POLLRDHUP
 
 
 class Sender:
-    """Implements `shim.streaming.channel.Sending`. All methods but `wait` are called under the session's lock."""
+    """Implements `shim.streaming.channel.Sending`. All methods except `wait` are called under the session's lock."""
 
     def __init__(self, pipe: Pipe, wire: Wire, channels: ChannelTable) -> None:
         self._pipe = pipe
@@ -33,7 +33,7 @@ class Sender:
         self._poll = select.poll()
         self._waker: Waker | None = None
         self.polled = 0
-        """Events that the poll waits for on the connection."""
+        """Events of the connection for which the poll waits."""
         self._sent = 0  # bytes that the connection has taken
         self._watched: dict[int, Callable[[], object]] = {}  # by descriptor, which the sender owns
         self._new: list[int] = []  # watched descriptors that are not polled yet
@@ -73,7 +73,7 @@ class Sender:
         self._send()
 
     def _send(self) -> None:
-        """Send as much as the connection takes; leave the rest, and paused reading, to the session's thread."""
+        """Send as much as the connection takes; leave the rest to the session's thread, also to resume reading."""
         if self._channels.end_reason:
             return
         if not self.polled & select.POLLOUT:
@@ -116,7 +116,7 @@ class Sender:
             return self._sent
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """Call `call` in the session's thread once `fd` is readable. The sender owns and closes `fd`."""
+        """Call `call` in the session's thread once `fd` is readable. The sender takes over and closes `fd`."""
         if self._closed:
             os.close(fd)
             return
@@ -144,7 +144,7 @@ class Sender:
         self._poll.register(self._waker, select.POLLIN)
 
     def prepare_wait(self, *, reading: bool = False) -> None:
-        """Set the events of the next `wait`; `reading`: wait for data even if the protocol wants none now."""
+        """Set the events of the next `wait`. With `reading`, wait for data even if the protocol wants none now."""
         while self._new:
             self._poll.register(self._new.pop(), select.POLLIN)
         wanted = self._wanted(reading=reading)
@@ -162,7 +162,7 @@ class Sender:
         for fd in [fd for fd in events if fd in self._watched]:
             del events[fd]
             self._poll.unregister(fd)
-            call = self._watched.pop(fd)  # before the close, after which another `watch` may get the number
+            call = self._watched.pop(fd)  # before the close, because another `watch` may then get the same number
             os.close(fd)
             call()
         return next(iter(events.values()), 0)

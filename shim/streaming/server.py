@@ -23,19 +23,20 @@ from shim.streaming.websocket import Channels, ChannelWire, TunnelWire
 from shim.streaming.wire import Wire
 
 REQUEST_SECONDS = 10.0
-"""Bound on the TLS handshake and the request together."""
+"""Timeout of the TLS handshake and the request together."""
 
 MAX_REQUESTS = 256
-"""Connections without a complete request; see `admission`. Sessions have other limits."""
+"""Maximum connections without a complete request; see `admission`. Sessions have other limits."""
 
 MAX_REFUSED = 64
-"""Connections whose client is reading a refusal; beyond this number the oldest is closed."""
+"""Maximum connections whose client is reading a refusal. Beyond this number the oldest is closed."""
 
 MAX_STARTING = MAX_REQUESTS + 2 * MAX_REFUSED
-"""Threads of connections without a session: those above, and those that end after their connection was closed."""
+"""Maximum threads of connections without a session: for the connections above, and threads that still end after their
+connection was closed."""
 
 REFUSED_SECONDS = 1.0
-"""Time for a refused client to read the refusal."""
+"""Seconds for a refused client to read the refusal."""
 
 _PIECE = 16 * 1024
 
@@ -58,7 +59,7 @@ class StreamServer:
         max_sessions: int = 512,
         max_sessions_each: int = 64,
     ) -> None:
-        """Allow `max_sessions` at a time, and `max_sessions_each` for a container or pod."""
+        """Allow `max_sessions` concurrent sessions, and `max_sessions_each` per container or pod."""
         self._listener = listener
         self._tokens = tokens
         self._serve = serve
@@ -110,7 +111,7 @@ class StreamServer:
                 with self._changed:
                     self._changed.wait(0.1)
                 continue
-            self._starting.acquire()  # a thread is free within seconds, since slots bound the connections
+            self._starting.acquire()  # a thread is free within seconds, because slots limit the connections
             slot, full = self._requests.take(connected)
             if full:
                 self._refusals.note(FULL, text=f"{MAX_REQUESTS} connections have not sent a request; the oldest ends")
@@ -193,7 +194,7 @@ class StreamServer:
             connected.settimeout(scope.remaining())
             connected.sendall(refusal_bytes(refused))
             end_sending(connected)
-            # Unread input would reset the connection before the client has read the response, so read it.
+            # Read all input, because unread input would reset the connection before the client has read the response.
             while left := scope.remaining():
                 connected.settimeout(left)
                 if not connected.recv(_PIECE):
@@ -212,7 +213,7 @@ class StreamServer:
         upgrade = _upgrade(task, request)
         if full := self._admission.enter(task):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, full)
-        # Take the token last: a refused client may try again, or with another protocol.
+        # Take the token last, because a refused client may try again, for example with another protocol.
         if self._tokens.take(kind, token) is None:
             self._admission.leave(task)
             raise _not_found()
@@ -280,7 +281,7 @@ def _kind_and_token(path: str) -> tuple[str, str]:
 
 
 def _not_found() -> Refused:
-    # The same response for used, expired and unknown tokens: guessing reveals nothing.
+    # The response is the same for used, expired and unknown tokens, so that guesses reveal nothing.
     return Refused(HTTPStatus.NOT_FOUND, "there is no such streaming request, or not any more")
 
 

@@ -1,11 +1,11 @@
 """A session: the connection of a client, its protocol, and the channels that threads read and write.
 
-A thread of the session polls the connection and waits for nothing else, so that it notices a disconnect or a ping while
-processes and ports are slow. Writers send directly as far as the connection takes the bytes at once; the session's
-thread sends the rest. The windows and queues of the protocol, and the number of streams of the task, bound the memory.
+The session's thread polls the connection and waits for nothing else, so that it notices a disconnect or a ping even if
+processes and ports are slow. Writers send directly as much as the connection takes at once; the session's thread sends
+the rest. The windows and queues of the protocol, and the number of streams of the task, limit the memory.
 
-`Session` has the loop of that thread, and the methods for the thread that serves the task. Input of the client goes
-through its `ChannelTable`, output through its `Sender`. A single lock guards all three and the protocol.
+`Session` has the loop of the session's thread, and methods for the thread that serves the task. Input of the client
+goes through the `ChannelTable`, output through the `Sender`. A single lock guards all of them and the protocol.
 """
 
 import os
@@ -27,10 +27,10 @@ from shim.streaming.sender import Sender
 from shim.streaming.wire import Wire
 
 TICK = 2.0
-"""Seconds between two calls of the watchers of a session."""
+"""Seconds between two calls of a session's watchers."""
 
 LINGER = 10.0
-"""Seconds for the client to close the connection after it has received everything."""
+"""Seconds for the client to close the connection once it has received everything."""
 
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
@@ -41,7 +41,7 @@ class Session:
     """An upgraded connection. Thread-safe; `run` needs a separate thread."""
 
     def __init__(self, pipe: Pipe, wire: Wire, *, idle_timeout: float, early: bytes = b"") -> None:
-        """`idle_timeout` is in seconds, 0 for none. `early` are the bytes received after the HTTP request."""
+        """`idle_timeout` is in seconds, 0 for none. `early` are bytes received after the HTTP request."""
         self.scope = Scope()
         """Cancelled when the client disconnects."""
         self._pipe = pipe
@@ -65,12 +65,12 @@ class Session:
 
     @property
     def fixed(self) -> bool:
-        """Return whether the set of streams is fixed: the client can neither open nor close single streams."""
+        """Whether the set of streams is fixed: the client can neither open nor close single streams."""
         with self._lock:
             return self._wire.fixed
 
     def on_change(self, call: Callable[[], object] | None) -> None:
-        """Call `call` when streams, their input, or the room for output may have changed. It must be short."""
+        """Call `call` whenever streams, their input, or the room for output may have changed. It must not block."""
         with self._lock:
             self._channels.on_change = call
 
@@ -81,13 +81,13 @@ class Session:
             self._channels.refuse_opened()
 
     def watch(self, check: Callable[[], object]) -> None:
-        """Call `check` every TICK seconds until the session ends. It must not block the session's thread."""
+        """Call `check` every TICK seconds in the session's thread until the session ends. It must not block."""
         with self._lock:
             self._watchers.append(check)
             self._sender.wake()
 
     def when_ended(self, process: ProcessHandle, call: Callable[[], object]) -> None:
-        """Call `call` once in the session's thread when the process has ended. It must not block."""
+        """Call `call` once in the session's thread after the process has ended. It must not block."""
         with self._lock:
             self._sender.watch(os.dup(process.fileno()), call)
 
@@ -102,7 +102,7 @@ class Session:
             self._channels.note_room()
 
     def finish(self) -> None:
-        """End the session gracefully: queued bytes are sent, then the client closes. Idempotent."""
+        """End the session gracefully: send queued bytes, then wait until the client closes. Idempotent."""
         with self._lock:
             if not self._channels.end_reason and not self._finishing:
                 self._wire.goaway()
@@ -121,7 +121,7 @@ class Session:
         self.scope.cancel()
 
     def close(self, why: str) -> None:
-        """End the session at once and close its connection. Only if `run` has ended or could not be started."""
+        """End the session at once and close its connection. Call this only if `run` has ended or was never started."""
         with self._lock:
             self._channels.terminate(why)
             self._sender.close()
@@ -184,7 +184,7 @@ class Session:
             return self._sender.sent_all
 
     def _linger(self) -> None:
-        """Wait for the client to close first: a close here could discard bytes it has not read (RFC 1122, 4.2.2.13)."""
+        """Let the client close first. A close here could discard bytes that it has not read (RFC 1122, 4.2.2.13)."""
         until = time.monotonic() + LINGER
         while (now := time.monotonic()) < until or self._delivering(now):
             with self._lock:
@@ -199,7 +199,7 @@ class Session:
                 return
 
     def _delivering(self, now: float) -> bool:
-        """Return whether a connected, slow client has not received everything yet."""
+        """Return whether a connected but slow client has not received everything yet."""
         idle = self._idle_timeout is not None and now - self._channels.last_traffic > self._idle_timeout
         return not self._channels.end_reason and not idle and self._pipe.unsent() > 0
 

@@ -1,4 +1,4 @@
-"""How long output waits for a client that does not read it."""
+"""Policies for how long output waits for a client that does not read it."""
 
 import threading
 from collections.abc import Callable
@@ -20,11 +20,11 @@ class StallPolicy(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds to wait before `waited` is called; None to wait without a bound."""
+        """Return the seconds to wait before a call of `waited`; None for no limit."""
         ...
 
     def waited(self, *, first: bool) -> None:
-        """Raise an error to give up. Called after each wait of `seconds`; `first`: the first wait for these bytes."""
+        """Raise an error to give up, after a wait of `seconds`. `first`: it was the first wait for these bytes."""
         ...
 
 
@@ -34,28 +34,28 @@ class WaitForever:
     seconds = None
 
     def waited(self, *, first: bool) -> None:
-        """Never called, since the wait has no bound."""
+        """Never called, because the wait has no limit."""
 
 
 CHECK_SECONDS = 5.0
-"""Interval between checks of a slow client. Meanwhile the container cannot write, not even to its log."""
+"""Interval of checks of a slow client. Meanwhile the container cannot write, not even to its log."""
 
 STRICT_CHECK_SECONDS = 0.5
-"""The interval after a client of the container has stalled: further clients may stall one after another."""
+"""The interval once a client of the container has stalled, because further clients may stall one after another."""
 
 MIN_BYTES = 32 << 10
-"""Bytes that a client must read between two checks. The kernel may report its progress in steps up to this size."""
+"""Minimum bytes that a client must read between two checks. The kernel may report progress in steps up to this size."""
 
 
 class CheckInterval:
-    """The interval between checks of the clients of a container, in seconds."""
+    """The interval of checks of a container's clients, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = CHECK_SECONDS
 
 
 class CheckIntervals:
-    """The `CheckInterval` that all sessions of a container share while it has sessions. Thread-safe."""
+    """A `CheckInterval` per container, which exists while the container has sessions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class MinimumRate:
         return self._interval.seconds
 
     def waited(self, *, first: bool) -> None:
-        """Check the progress of the client."""
+        """Raise Stalled if the client has read too little since the last check."""
         now = self._session.delivered()
         if not first and now - self._before < MIN_BYTES:
             seconds, self._interval.seconds = self.seconds, STRICT_CHECK_SECONDS

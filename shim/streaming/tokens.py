@@ -1,6 +1,6 @@
-"""One-time tokens of streaming URLs, and the tasks (exec, attach, port-forward) that they stand for.
+"""One-time tokens in streaming URLs, and their tasks: exec, attach and port-forward.
 
-An RPC requests a task and returns its URL. Whoever has the token may perform the task, so a token cannot be guessed,
+An RPC requests a task and returns its URL. Anybody with the token may perform the task. So a token cannot be guessed,
 works once, and expires.
 """
 
@@ -16,13 +16,13 @@ from shim.domain.errors import ResourceExhausted
 from shim.domain.ids import ContainerId, SandboxId
 
 MAX_OUTSTANDING = 1000
-"""Unused tokens."""
+"""Maximum unused tokens."""
 
 MAX_OUTSTANDING_EACH = 100
-"""Unused tokens of one container or pod, so that others can still get tokens."""
+"""Maximum unused tokens per container or pod, so that others can still get tokens."""
 
 MAX_OUTSTANDING_BYTES = 16 << 20
-"""Bytes of the commands and ports of unused tokens. A single request may be as large as gRPC allows."""
+"""Maximum bytes of commands and ports of all unused tokens. A single request may be as large as gRPC allows."""
 
 LIFETIME = 60.0
 """Seconds until an unused token expires."""
@@ -68,7 +68,7 @@ class PortForwardTask:
     kind: Kind = Kind.PORT_FORWARD
     sandbox_id: SandboxId
     ports: tuple[int, ...]
-    """Only used with WebSocket channels; over SPDY each stream names its port."""
+    """Ports for WebSocket channels. Over SPDY each stream names its port instead."""
 
     @property
     def target(self) -> str:
@@ -93,7 +93,7 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[Task, float]] = {}
-        """By token, oldest first: the task, and when the token expires."""
+        """Task and expiry time by token, oldest first."""
         self._each: Counter[str] = Counter()
         self._bytes = 0
 
@@ -122,7 +122,7 @@ class Tokens:
             )
 
     def peek(self, kind: str, token: str) -> Task | None:
-        """Return the task of an unused token; None as `take`."""
+        """Return the task of a token as `take` does, but do not use it up."""
         with self._lock:
             self._drop_expired()
             found = self._waiting.get(token)

@@ -1,7 +1,8 @@
-"""Sessions over WebSocket: channels, whose number is the first byte of each message, or a tunnel of SPDY.
+"""Sessions over WebSocket: numbered channels, or a tunnel for SPDY.
 
-Sources: RFC 6455, and the `channel.k8s.io` subprotocols as kubectl, the API server and the kubelet use them. WebSocket
-has no flow control windows, so reading stops while too many bytes wait for slow readers or slow clients.
+The first byte of a message is the number of its channel. Sources: RFC 6455, and the `channel.k8s.io` subprotocols as
+used by kubectl, the API server and the kubelet. WebSocket has no flow control windows, so reading stops while too many
+bytes wait for slow readers or slow clients.
 """
 
 import base64
@@ -34,13 +35,13 @@ MAX_HELD = 1 << 20
 """Reading stops while this many bytes wait for slow readers."""
 
 MAX_QUEUED = 256 * 1024
-"""Writing and reading stop while this many bytes wait for a slow client. Reading, since each ping is answered."""
+"""Writing and reading stop while this many bytes wait for a slow client. Reading stops because pings are answered."""
 
 CLOSE_CHANNEL = 255
-"""In `v5.channel.k8s.io` a message on this channel names the channel that the client closes."""
+"""The channel of `v5.channel.k8s.io` on which the client names a channel that it closes."""
 
 _COPY_UP_TO = 4096
-"""Bytes of a buffer that merges short frames."""
+"""Maximum bytes of a buffer that merges short frames."""
 
 _NORMAL_CLOSURE, _PROTOCOL_ERROR = 1000, 1002
 
@@ -67,8 +68,8 @@ class _Messages:
     def receive(self, data: bytes) -> Iterator[_Piece]:
         """Yield the pieces of messages in `data`, and answer pings. Afterwards `ended` may be set.
 
-        It decodes lazily, so that the pieces of a read full of tiny messages are never all in memory. It stops as soon
-        as the connection has ended, also if the caller ends it because of a piece.
+        Decoding is lazy, so that a read full of tiny messages is never in memory as objects. It stops as soon as the
+        connection has ended, also if the caller ends it because of a piece.
         """
         if self.over():
             return
@@ -100,7 +101,7 @@ class _Messages:
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
             self._send(event.response())
             self.ended = f"closed with code {event.code}"
-        else:  # an answer to this side's close, or a frame that wsproto could not parse
+        else:  # an answer to the server's close, or a frame that wsproto could not parse
             self.end(f"closed with code {event.code}")
 
     def send(self, data: bytes, *, text: bool = False) -> None:
@@ -122,7 +123,7 @@ class _Messages:
         return out
 
     def _send(self, event: Frame) -> None:
-        """Queue an event, unless the connection is closing: after the client's close only a close may be sent."""
+        """Queue an event, unless the connection is closing. After the client's close only a close may be sent."""
         closes = isinstance(event, CloseConnection)
         if self._protocol.state is ConnectionState.OPEN or (
             closes and self._protocol.state is ConnectionState.REMOTE_CLOSING
@@ -133,22 +134,22 @@ class _Messages:
         last = self._out[-1] if self._out else None
         if isinstance(last, bytearray) and len(last) + len(data) <= _COPY_UP_TO:
             last += data
-        else:  # answers to pings are short: separate objects would take twenty times their size
+        else:  # answers to pings are short, and separate objects would take twenty times their size
             self._out.append(data if len(data) > _COPY_UP_TO else bytearray(data))
         self.queued += len(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """The channels of a connection. The request determines them; the client does not open them."""
+    """The channels of a connection, which the request determines."""
 
     headers: Mapping[int, Headers]
-    """By number, the headers that the SPDY streams would have."""
+    """The headers of the equivalent SPDY streams, by channel number."""
     greetings: Mapping[int, bytes] = field(default_factory=dict)
-    """First messages by number; an empty message means that the server is ready."""
+    """First messages by channel number. An empty message means that the server is ready."""
     base64: bool = False
     closes: bool = False
-    """The client can close a channel (`v5`)."""
+    """Whether the client can close a channel (`v5`)."""
 
 
 class ChannelWire:
@@ -206,7 +207,7 @@ class ChannelWire:
         return max(0, MAX_QUEUED - self._messages.queued)
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """Queue bytes. There is no half-close in this direction: a channel ends with the connection."""
+        """Queue bytes. `fin` has no effect, because a channel ends with the connection."""
         self.send_window(stream_id)
         if data:
             self._send(stream_id, data)
@@ -218,7 +219,7 @@ class ChannelWire:
         self._held -= count
 
     def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:  # noqa: ARG002 - not sent
-        """Close both directions of a channel here; the protocol has no message for it."""
+        """Close both directions of a channel here. The protocol has no message for this."""
         self._open.discard(stream_id)
         self._receiving.discard(stream_id)
 

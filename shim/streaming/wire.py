@@ -1,4 +1,4 @@
-"""The interface of the protocols that carry the streams of a session over one connection."""
+"""The interface of protocols that carry the streams of a session over one connection."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -7,10 +7,10 @@ from shim.streaming.spdy import Buffer, Event, Queued, ResetStatus
 
 
 class Wire(Protocol):
-    """A protocol without I/O. The manual of `shim.streaming.spdy` holds for all implementations.
+    """A protocol without I/O. The manual in `shim.streaming.spdy` applies to all implementations.
 
-    Methods raise `NotAllowed` for a closed stream. Each stream begins with a `StreamOpened`, whose headers say its
-    type; protocols with numbered streams generate these headers.
+    Methods raise `NotAllowed` for a closed stream. Each stream begins with a `StreamOpened`, whose headers contain its
+    type. Protocols with numbered streams generate these headers.
     """
 
     def receive_data(self, data: bytes) -> Iterable[Event]:

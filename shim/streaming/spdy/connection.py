@@ -23,8 +23,8 @@ class Connection:
     def receive_data(self, data: bytes) -> Iterator[events.Event]:
         """Yield the events of these bytes from the transport; nothing after the end. Never raises.
 
-        It decodes lazily, so that the events of a read full of tiny frames are never all in memory. The caller must
-        consume all events, and may call any other method between them.
+        Decoding is lazy, so that the events of a read full of tiny frames are never all in memory. The caller must
+        consume all events, and may call any other method in between.
         """
         if self.closed:
             return
@@ -42,7 +42,7 @@ class Connection:
         yield from self._inbound.take_events()
 
     def receive_eof(self) -> list[events.Event]:
-        """Return the event for the end of the transport; none if the session was already over."""
+        """Return the event for the end of the transport; [] if the session was already over."""
         if not self.closed:
             self._end(GoAwayStatus.OK, f"the transport ended with {len(self._session.streams)} streams open")
         return self._inbound.take_events()
@@ -55,7 +55,7 @@ class Connection:
     def wants_data(self) -> bool:
         """Return whether to read from the transport.
 
-        False while unacknowledged bytes, with the memory of the streams, fill the session window, and while too many
+        False while unacknowledged bytes and the memory of the streams fill the session window, and while too many
         control frames wait to be sent.
         """
         return not (
@@ -119,7 +119,7 @@ class Connection:
     def acknowledge(self, stream_id: int, count: int) -> None:
         """Record that the application has finished with `count` bytes, so that the peer may send as many again.
 
-        Nothing happens for a closed stream. Raise NotAllowed for more bytes than were received.
+        Do nothing for a closed stream. Raise NotAllowed for more bytes than were received.
         """
         session = self._session
         stream = session.streams.find(stream_id)
@@ -129,7 +129,7 @@ class Connection:
         session.forget_if_over(stream)
 
     def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """Close both directions of a stream at once. Nothing happens if it is closed."""
+        """Close both directions of a stream at once. Do nothing if it is closed."""
         session = self._session
         stream = session.streams.find(stream_id)
         if stream is None:
@@ -139,5 +139,5 @@ class Connection:
         session.drop(stream)
 
     def goaway(self) -> None:
-        """Refuse new streams; open streams go on."""
+        """Refuse new streams; open streams continue."""
         self._session.say_goaway(GoAwayStatus.OK)

@@ -1,7 +1,7 @@
 """Status codes and errors of SPDY/3.1.
 
-`Connection.receive_data` raises none of these errors: errors of the peer become frames and events. The local side only
-gets `NotAllowed`, since a peer may reset a stream just before bytes are sent on it.
+`Connection.receive_data` raises none of these errors, because errors of the peer become frames and events. The local
+side only gets `NotAllowed`, because a peer may reset a stream just before bytes are sent on it.
 """
 
 from enum import IntEnum
@@ -27,7 +27,7 @@ class ResetStatus(IntEnum):
 class GoAwayStatus(IntEnum):
     """Why a session ends, in GOAWAY (2.6.6).
 
-    The section on flow control requires FLOW_CONTROL_ERROR in a GOAWAY but does not define its number, so this side
+    The section on flow control requires FLOW_CONTROL_ERROR in a GOAWAY but does not define its number, so the server
     sends PROTOCOL_ERROR instead.
     """
 
@@ -44,7 +44,7 @@ class NotAllowed(ProtocolError):
 
 
 class StreamError(ProtocolError):
-    """An error of the peer on a stream: the stream ends, the session goes on (2.4.2). Internal."""
+    """An error of the peer on a stream: the stream ends, the session continues (2.4.2). Internal."""
 
     def __init__(self, stream_id: int, status: ResetStatus, reason: str) -> None:
         super().__init__(f"stream {stream_id}: {reason}")

@@ -27,7 +27,7 @@ class DataReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamHalfClosed:
-    """The peer sends nothing more on this stream (FIN), but may still receive."""
+    """The peer has finished sending on this stream (FIN), but may still receive."""
 
     stream_id: int
 
@@ -38,7 +38,7 @@ class StreamReset:
 
     stream_id: int
     status: int  # a ResetStatus, or an unknown number
-    by_peer: bool  # False: this side reset it after an error of the peer
+    by_peer: bool  # False: the server has reset it after an error of the peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Flow control (2.6.8): all counts of payload bytes in both directions.
+"""Flow control (2.6.8): counts payload bytes in both directions.
 
-Receiving. These counts follow a byte of payload:
+Receiving. A byte of payload passes through these counts:
 
 ==========  =========================================================================  =======================
 count       meaning                                                                    decreased by
@@ -12,36 +12,35 @@ held        bytes delivered to the application and not acknowledged, hence in me
 given       bytes acknowledged, but not yet announced to the peer in a WINDOW_UPDATE   a WINDOW_UPDATE
 ==========  =========================================================================  =======================
 
-The header of a DATA frame charges the whole frame, so it does not matter how its bytes are split. Therefore
+The header of a DATA frame charges the whole frame, so the split of its bytes does not matter. Therefore
 
 - For each stream held <= owed. At its end the stream gives `owed` back to the session.
 - For the session `held` is the sum over its streams, including closed streams with unacknowledged bytes. Such a stream
   stays in the table, and counts against `max_streams`, until its bytes are acknowledged.
 - A frame of an unknown or refused stream is charged to the session and given back at once.
 
-Memory. The session's window bounds `held` for every peer. The bound is lower with many streams, since they take memory
-themselves (`Limits.stream_memory`):
+Memory. The session's window limits `held` for every peer. The limit is lower with many streams, because they take
+memory themselves (`Limits.stream_memory`):
 
 - If a peer with windows exceeds them, its stream or the session ends.
-- A peer without windows (Go's spdystream, in every client of the kubelet) knows no windows and must not be cut off. For
-  such a peer, `full` stops reading from the transport while `held` has reached the bound. A read may exceed the bound,
-  so held < session window + size of a read. The owner must therefore check `wants_data` before each read, and its reads
-  must be small compared with the window.
+- A peer without windows (Go's spdystream, in every client of the kubelet) must not be cut off. For such a peer, `full`
+  stops reading from the transport while `held` has reached the limit. A read may exceed the limit, so held < session
+  window + size of a read. Therefore the owner must check `wants_data` before each read, and its reads must be small
+  compared with the window.
 
 A delivered piece is a view, which keeps the buffer of its whole read: a byte of payload can keep 64 KiB. No count here
-includes this memory, so a channel copies a piece unless it is most of its buffer (`shim.streaming.channel`).
+includes this memory. So a channel copies a piece unless it is most of its buffer (`shim.streaming.channel`).
 
-Acknowledged means that the application has finished with a byte, not that it has read it: a piece that a thread is
-writing to a slow process still takes memory.
+Acknowledged means that the application has finished with a byte. A byte that was read but is still being written to a
+slow process takes memory, and is not acknowledged.
 
-Sending. `send_left` of the session, and the initial window plus `send_moved` of a stream, are the bytes that the peer
-allows to be sent; they may be negative (2.6.8, "Initial Flow Control Window Size"). They are counted from the start,
-and obeyed once the peer has shown that it has windows, by SETTINGS_INITIAL_WINDOW_SIZE or a WINDOW_UPDATE. Before that,
-only the room in the outbox bounds the queue, and the transport provides the back-pressure. `send_moved` is relative to
-the initial window, so that a new initial window takes constant time for any number of streams: a peer may send
-thousands of them.
+Sending. The peer allows `send_left` bytes in the session, and the initial window plus `send_moved` on a stream; both
+may be negative (2.6.8, "Initial Flow Control Window Size"). They are counted from the start, but obeyed only once the
+peer has shown that it has windows, by SETTINGS_INITIAL_WINDOW_SIZE or a WINDOW_UPDATE. Before that, only the room in
+the outbox limits the queue, and the transport provides the back-pressure. `send_moved` is relative to the initial
+window. So a new initial window takes constant time for any number of streams, even if a peer sends thousands of them.
 
-Control frames are not payload. The outbox bounds those that wait to be sent, the frame reader those that arrive.
+Control frames are not payload. The outbox limits control frames to send, the frame reader received control frames.
 """
 
 from collections.abc import Callable
@@ -73,7 +72,7 @@ class Flow:
     def __init__(
         self, *, stream_window: int, session_window: int, stream_memory: int, update: Callable[[int, int], None]
     ) -> None:
-        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session. For the others see `Limits`."""
+        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session. See `Limits` for the rest."""
         self._stream_window = stream_window
         self._session_window = session_window
         self._stream_memory = stream_memory
@@ -92,7 +91,7 @@ class Flow:
     # Receiving
 
     def full(self, *, streams: int) -> bool:
-        """Return whether reading must stop. However many `streams` are open, a quarter of the window is for payload."""
+        """Return whether reading must stop. Even with many `streams`, a quarter of the window is left for payload."""
         window = self._session_window
         return self._held >= max(window // 4, window - streams * self._stream_memory)
 
@@ -143,8 +142,8 @@ class Flow:
     def give_back(self, count: int) -> None:
         """Give `count` bytes back to the session's window.
 
-        They are announced once they amount to half of the window: often enough that the peer never waits while its
-        bytes are consumed, and seldom enough that many bytes share a frame.
+        They are announced once they reach half of the window. So the peer never waits while its bytes are consumed, and
+        many bytes share a WINDOW_UPDATE.
         """
         self._given += count
         if self._given * 2 >= self._session_window:
@@ -155,7 +154,7 @@ class Flow:
     # Sending
 
     def room(self, stream: StreamFlow, most: int) -> int:
-        """Return how many bytes, at most `most`, the peer allows to be sent on a stream now."""
+        """Return how many bytes, at most `most`, the peer allows on a stream now."""
         if not self._peer_has_windows:
             return most
         return max(0, min(most, self._initial_send + stream.send_moved, self._send_left))

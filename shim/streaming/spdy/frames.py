@@ -1,7 +1,7 @@
 """Encodes and decodes frames (2.2, 2.6): lengths and layouts, without streams and compression.
 
 DATA is not collected: its header becomes a `DataStart`, and its bytes become views, piece by piece as they arrive. So a
-frame of 16 MiB, which Go's spdystream may send, takes no memory. Control frames are collected up to a limit; frames of
+frame of 16 MiB, which Go's spdystream may send, takes no memory. Control frames are collected up to a limit. Frames of
 an unknown type are skipped (2.2.1).
 """
 
@@ -40,7 +40,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The SETTINGS that are sent or obeyed; others are ignored."""
+    """The SETTINGS that are sent or obeyed. All others are ignored."""
 
     MAX_CONCURRENT_STREAMS = 4
     INITIAL_WINDOW_SIZE = 7
@@ -84,7 +84,7 @@ class RstStream:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values by id; the first value if an id occurs twice (2.6.4)."""
+    """The values by id. If an id occurs twice, the first value counts (2.6.4)."""
 
     values: dict[int, int]
 

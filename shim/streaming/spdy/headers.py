@@ -1,7 +1,7 @@
 """The name/value header block and its compression (2.6.10).
 
-Each direction of a session compresses all header blocks in a single zlib stream with the dictionary of the protocol. So
-every block must be inflated, also the block of a refused stream, or later blocks could not be inflated.
+Each direction of a session compresses all header blocks in a single zlib stream with the protocol's dictionary. So
+every block must be inflated, even the block of a refused stream; otherwise later blocks could not be inflated.
 """
 
 import struct
@@ -46,7 +46,7 @@ DICTIONARY = b"".join(_counted(word.replace("_", " ").encode()) for word in _WOR
 def headers_from_block(block: bytes, *, stream_id: int, max_values: int) -> Headers:
     """Return the pairs of an inflated block. Raise StreamError PROTOCOL_ERROR if it violates 2.6.10.
 
-    A block with more than `max_values` values is refused before they are created: each takes two strings and a tuple.
+    A block with more than `max_values` values is refused before their strings and tuples are created.
     """
     fields = _Fields(block, stream_id)
     seen: set[bytes] = set()
@@ -105,8 +105,8 @@ class Deflater:
     """Compresses the blocks of one direction."""
 
     def __init__(self) -> None:
-        # A window of 2 KiB holds the dictionary. The defaults of zlib would take 256 KiB for each connection, and save
-        # nothing for the few short headers that are sent.
+        # A window of 2 KiB holds the dictionary. The defaults of zlib would take 256 KiB per connection, without
+        # benefit for a few short headers.
         self._zlib = zlib.compressobj(level=6, wbits=11, memLevel=1, zdict=DICTIONARY)
 
     def deflate(self, block: bytes) -> bytes:
@@ -115,17 +115,17 @@ class Deflater:
 
 
 class Inflater:
-    """Decompresses the blocks of one direction, with limits for each block and for their total."""
+    """Decompresses the blocks of one direction, with limits per block and in total."""
 
     def __init__(self, *, max_block: int, free: int, ratio: int) -> None:
-        """`max_block` bounds the bytes of an inflated block, `free` and `ratio` the total; see `Limits`."""
+        """`max_block` limits the bytes of an inflated block, `free` and `ratio` limit the total; see `Limits`."""
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._max_block = max_block
         self._ratio = ratio
         self._left = free
 
     def inflate(self, data: bytes) -> bytes:
-        """Return the block. Raise SessionError if it is not zlib or exceeds a limit: later blocks could not be read."""
+        """Return the block. Raise SessionError if it is invalid or exceeds a limit, as no later block is readable."""
         try:
             block = self._zlib.decompress(data, self._max_block + 1)
         except zlib.error as exc:

@@ -1,4 +1,4 @@
-"""The receiving half: applies each frame of the peer to the session, and makes events for the application."""
+"""The receiving half: applies each frame of the peer to the session, and creates events for the application."""
 
 from collections.abc import Callable
 from typing import Any
@@ -76,7 +76,7 @@ class Inbound:
     def _take_piece(self, frame: frames.DataPiece) -> None:
         stream = self._arriving
         if stream is None or self._session.streams.find(stream.stream_id) is not stream:
-            return  # refused, or reset while its bytes were arriving; then they were given back
+            return  # the stream was refused or reset, so its bytes were already given back
         size = len(frame.data)
         if size:
             self._session.flow.deliver(stream.flow, size)
@@ -91,7 +91,7 @@ class Inbound:
 
     def _take_syn_stream(self, frame: frames.SynStream) -> None:
         session = self._session
-        block = self._inflater.inflate(frame.block)  # also if the frame is refused
+        block = self._inflater.inflate(frame.block)  # even if the frame is refused
         if session.phase is not Phase.OPEN:
             return  # 2.6.6: ignored after GOAWAY
         session.streams.take_id(frame.stream_id)

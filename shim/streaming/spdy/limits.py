@@ -1,4 +1,4 @@
-"""The bounds of a connection, in bytes unless stated otherwise."""
+"""The limits of a connection, in bytes unless stated otherwise."""
 
 from dataclasses import dataclass
 
@@ -7,37 +7,37 @@ from shim.streaming.spdy.flow import INITIAL_WINDOW, MAX_WINDOW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on the memory that the peer and the application can make a connection use."""
+    """Limits the memory of a connection, whatever the peer and the application do."""
 
     max_streams: int = 1000
-    """Open streams of the peer; further streams are refused (REFUSED_STREAM)."""
+    """Maximum open streams. Further streams are refused (REFUSED_STREAM)."""
 
     max_control_frame: int = 16 * 1024
-    """Payload of a control frame, and so also a compressed header block. 2.2.1 requires at least 8192."""
+    """Payload of a control frame, including a compressed header block. 2.2.1 requires at least 8192."""
 
     max_header_block: int = 4 * 1024
     """An inflated header block. Clients of the kubelet send three short headers with each stream."""
 
     max_header_values: int = 64
-    """Number of header values of a block."""
+    """Maximum header values of a block."""
 
     inflated_free: int = 256 * 1024
-    """Inflated bytes of a session that are exempt from `inflated_ratio`, since repeated headers compress well."""
+    """Inflated bytes of a session without `inflated_ratio`, because repeated headers compress well."""
 
     inflated_ratio: int = 64
-    """Beyond `inflated_free`, inflated bytes for each compressed byte, over all header blocks of a session. It bounds
+    """Maximum inflated bytes per compressed byte beyond `inflated_free`, over all header blocks of a session. It limits
     the work for a session of any length. Blocks of the kubelet's clients have a ratio of 5."""
 
     stream_window: int = 256 * 1024
-    """Unacknowledged bytes that the peer may send on a stream. At least 64 KiB, which the peer may send before it gets
-    the settings."""
+    """Unacknowledged bytes that the peer may send on a stream. The minimum is 64 KiB, which the peer may send before it
+    gets the settings."""
 
     session_window: int = 1024 * 1024
-    """The same for all streams together. `wants_data` is false while it is exhausted, `stream_memory` included."""
+    """Unacknowledged bytes on all streams together, plus `stream_memory`. While exhausted, `wants_data` is false."""
 
     stream_memory: int = 1024
-    """Bytes of the session window that an open stream takes, as it uses memory too. A quarter of the window always
-    remains for payload."""
+    """Bytes of the session window that an open stream takes for its own memory. A quarter of the window always remains
+    for payload."""
 
     max_frame: int = 64 * 1024
     """Payload of a sent DATA frame; longer data is split."""

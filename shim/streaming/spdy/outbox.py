@@ -9,14 +9,14 @@ Queued = Buffer | bytearray
 """A buffer to send."""
 
 _COPY_UP_TO = 4096
-"""Bytes of a merged buffer. Each bytes object takes 33 bytes more than its content."""
+"""Maximum bytes of a merged buffer. A bytes object takes 33 bytes in addition to its content."""
 
 
 class Outbox:
-    """The bytes to send, with separate bounds for data and for control frames."""
+    """The bytes to send, with separate limits for data and for control frames."""
 
     def __init__(self, *, room: int, max_control: int, max_answers: int) -> None:
-        """`room` is the soft limit in bytes for data; for the others see `Limits`."""
+        """`room` is the soft limit for data in bytes; see `Limits` for the rest."""
         self._room = room
         self._max_control = max_control
         self._max_answers = max_answers
@@ -45,7 +45,7 @@ class Outbox:
         self.size += len(frame)
 
     def put_data(self, head: bytes, payload: memoryview) -> None:
-        """Queue a DATA frame. A short payload is copied: a view would be larger, and a further buffer to send."""
+        """Queue a DATA frame. A short payload is copied: a view would take more memory and a separate buffer."""
         if len(payload) <= _COPY_UP_TO:
             self._buffers.append(head + payload)
         else:
@@ -53,7 +53,7 @@ class Outbox:
         self.size += len(head) + len(payload)
 
     def answer(self, frame: bytes) -> None:
-        """Queue a control frame that the peer provoked. Raise SessionError if too many wait unread."""
+        """Queue a control frame that the peer provoked. Raise SessionError if too many wait to be sent."""
         if self._control + len(frame) > self._max_answers:
             raise SessionError(f"more than {self._max_answers} bytes of answers wait for a peer that does not read")
         self.put(frame)

@@ -15,7 +15,7 @@ class Phase(Enum):
     """The phase of a session. It only moves forward."""
 
     OPEN = auto()
-    DRAINING = auto()  # a side has sent GOAWAY: open streams go on, new streams are refused
+    DRAINING = auto()  # a side has sent GOAWAY: open streams continue, new streams are refused
     CLOSED = auto()
 
 
@@ -43,10 +43,10 @@ class Session:
         return self.phase is Phase.CLOSED or (self.phase is Phase.DRAINING and not len(self.streams))
 
     def announce(self) -> None:
-        """Send the limits of this side once, before anything else.
+        """Send the server's limits once, before anything else.
 
-        It is called when the first frame has arrived, not earlier: Go's client reads the 101 response through a buffer
-        that it discards, with all bytes that followed the response.
+        It is called when the first frame has arrived, not earlier: Go's client reads the 101 response through a buffer,
+        and discards the buffer with all bytes after the response.
         """
         if self._announced:
             return
@@ -64,7 +64,7 @@ class Session:
             self._update_window(0, limits.session_window - INITIAL_WINDOW)
 
     def reply_block(self) -> bytes:
-        """Return the compressed block of a reply without headers. It must be sent, since it changes the zlib state."""
+        """Return the compressed block of a reply without headers. It must be sent: it changes the zlib state."""
         return self._deflater.deflate(b"\0\0\0\0")
 
     def add_stream(self, stream_id: int) -> Stream:
@@ -74,7 +74,7 @@ class Session:
         return stream
 
     def sent(self, stream: Stream, part: Part, *, fin: bool) -> None:
-        """Update the state of the stream for the part that was queued."""
+        """Update the state of the stream after `part` was queued."""
         stream.sent(part, fin=fin)
         self.forget_if_over(stream)
 

@@ -1,6 +1,6 @@
-"""The streams of a session: their states, ids and order (2.3). The client opens all of them.
+"""The streams of a session: their states, ids and order (2.3). The client opens all streams.
 
-Each of the two directions of a stream has a state; together they say whether it is open, half-closed or closed.
+Each direction of a stream has a state. Together they determine whether the stream is open, half-closed or closed.
 """
 
 from enum import Enum, auto
@@ -45,7 +45,7 @@ class Stream:
 
     @property
     def finished_receiving(self) -> bool:
-        """Return whether the peer sends nothing more."""
+        """Whether the peer has finished sending."""
         return self.receiving is Side.FINISHED
 
     def expect_sendable(self, part: Part) -> None:
@@ -67,7 +67,7 @@ class Stream:
             raise StreamError(self.stream_id, ResetStatus.STREAM_ALREADY_CLOSED, "a frame after FIN")
 
     def finish_receiving(self) -> None:
-        """Record that the peer sends nothing more."""
+        """Record that the peer has finished sending."""
         self.receiving = Side.FINISHED
 
 
@@ -82,7 +82,7 @@ class StreamTable:
         return len(self._streams)
 
     def find(self, stream_id: int) -> Stream | None:
-        """Return the stream, or None."""
+        """Return the stream; None if it does not exist."""
         return self._streams.get(stream_id)
 
     def live(self, stream_id: int) -> Stream:

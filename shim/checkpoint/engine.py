@@ -1,6 +1,6 @@
 """Docker's last known version and cgroup driver, stored for clients that ask while Docker is unavailable.
 
-A kubelet asks for both when it starts, and exits without an answer.
+A kubelet requests both when it starts, and exits if it gets no answer.
 """
 
 import threading
@@ -43,7 +43,7 @@ class EngineStore:
         return "" if self._content is None else self._content.cgroup_driver
 
     def keep(self, *, server_version: str, cgroup_driver: str) -> None:
-        """Keep a new answer, in memory even if it cannot be written, which is logged once."""
+        """Keep a new answer. If it cannot be written, keep it in memory, and log the failure once."""
         known = KnownEngine(server_version=server_version, cgroup_driver=cgroup_driver)
         with self._lock:
             if known == self._content and not self._failed:

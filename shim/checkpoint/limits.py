@@ -1,7 +1,7 @@
-"""Limits of containers that were updated and that Docker has no field for: a small file per container.
+"""Updated limits of containers that Docker has no field for: a small file per container.
 
-The limits at creation are in a label, which cannot change later. These files override it. They are rare: the kubelet
-updates CPU and memory, which Docker stores. Memory is written through, so readers never wait for the disk.
+The limits at creation are in a label, which cannot change later. These files override it. They are rare, because the
+kubelet updates CPU and memory, which Docker stores. A copy is kept in memory, so readers never wait for the disk.
 """
 
 import re
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class LimitStore:
-    """All such limits, in a directory. Thread-safe; the caller serializes writers of a container."""
+    """The files, and their content in memory. Thread-safe; the caller serializes writes for a container."""
 
     def __init__(self, directory: Path) -> None:
         """Load `directory`, created if missing. Raise ShimError only if it cannot be created or listed."""
@@ -46,14 +46,14 @@ class LimitStore:
             self._load(path)
 
     def get(self, container_id: str) -> pb.LinuxContainerResources | None:
-        """Return the stored limits of a container, by its full id; they must not be modified."""
+        """Return the stored limits of a container, by its full id. The caller must not modify them."""
         with self._lock:
             return self._known.get(container_id)
 
     def check(self, container_id: str) -> None:
-        """Check that a container's file can be trusted: without it, the container might run with less than promised.
+        """Raise FailedPrecondition, which names the file, if a container's file cannot be trusted.
 
-        Raise FailedPrecondition with the untrusted file. Removing the container removes the file.
+        Without its limits the container might run with less than promised. Removing the container removes the file.
         """
         with self._lock:
             reason = self._damaged.get(container_id)
@@ -63,9 +63,9 @@ class LimitStore:
             )
 
     def put(self, container_id: str, resources: pb.LinuxContainerResources | None) -> None:
-        """Store limits, or None to delete them; on an error the old limits stay.
+        """Store limits, or None to delete them. On an error the old limits stay.
 
-        ResourceExhausted if the disk is full.
+        Raise ResourceExhausted if the disk is full.
         """
         if resources is None:
             self.delete(container_id)
@@ -88,10 +88,7 @@ class LimitStore:
             self._damaged.pop(container_id, None)
 
     def keep_only(self, container_ids: Collection[str]) -> None:
-        """Delete the limits of all other containers, which were removed externally.
-
-        A failure to delete a file is logged.
-        """
+        """Delete the limits of all other containers, which were removed externally. Log failures."""
         with self._lock:
             gone = {*self._known, *self._damaged}.difference(container_ids)
         for container_id in gone:

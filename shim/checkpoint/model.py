@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 VERSION = 1
-"""Format of the files. A file of another version is set aside, not guessed at. A server with a new version must
-still read files of all earlier versions."""
+"""Format of the files. A file of another version is set aside. A server with a new version must still read files of all
+earlier versions."""
 
 
 class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,6 @@ def _load(path: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:
-        # The kubelet sends the ranges again when it starts; existing pods are served without them.
+        # The kubelet sends the ranges again when it starts. Existing pods do not need them.
         log.error("ignored stored pod address ranges", file=str(path), error=error)
         return ()

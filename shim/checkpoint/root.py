@@ -20,22 +20,22 @@ ORDERS = "oci"
 CHECKPOINTING = "checkpointing"
 """Temporary files of container checkpoints in progress."""
 RESTORING = "restoring"
-"""Files of containers that are to continue from a checkpoint, until they are started."""
+"""Files of containers that will continue from a checkpoint, until their start."""
 
 _OWN = frozenset(
     {LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, ORDERS, CHECKPOINTING, RESTORING, "logs.lock"}
 )
-"""All entries that a server creates; earlier servers created the last."""
+"""All entries that a server creates. Only earlier releases created the last."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
-"""cri-dockerd's checkpoints, whose flag names the same directory, and an entry at the root of a file system."""
+"""Foreign entries that are accepted: cri-dockerd's checkpoints, which may share the directory, and `lost+found`."""
 _SHOWN = 3
 
 
 def ensure_root_directory(path: Path) -> None:
     """Create `path` and its missing parents; set its mode to 0700.
 
-    Raise FailedPrecondition if others may read it and it contains foreign files: closing a directory that programs
-    share would lock them out.
+    Raise FailedPrecondition if others may read it and it contains foreign files, because mode 0700 would lock other
+    programs out of a shared directory.
     """
     if others := _names_of_others(path):
         shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
@@ -48,9 +48,9 @@ def ensure_root_directory(path: Path) -> None:
 
 @contextmanager
 def locked_root_directory(path: Path) -> Iterator[None]:
-    """Hold the lock of the directory, created if missing: two servers would undo each other's work.
+    """Hold the lock of the directory, created if missing, because two servers would undo each other's work.
 
-    Removes temporary files of an earlier server's container checkpoints. Raise FailedPrecondition if another server
+    Remove temporary files of an earlier server's container checkpoints. Raise FailedPrecondition if another server
     holds the lock.
     """
     ensure_root_directory(path)
@@ -92,7 +92,7 @@ def _names_of_others(path: Path) -> set[str]:
 
 
 def _take(lock: int, path: Path) -> None:
-    # lockf locks for this process alone: a child between fork and exec would inherit a lock of flock(2).
+    # lockf locks for this process alone. A lock of flock(2) would be inherited by a child between fork and exec.
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""The checkpoints of this node: a file per sandbox, and all of them in memory.
+"""The checkpoints of this node: a file per sandbox, and a copy in memory.
 
-Memory is written through: readers never wait for the disk, and `get` returns only content that has reached it. An
-untrusted file is moved to a subdirectory and reported, and its pod's checkpoint is rebuilt if possible
+The copy is updated after the file. So readers never wait for the disk, and `get` returns only written content. An
+untrusted file is moved to a subdirectory and reported. The checkpoint of its pod is rebuilt if possible
 (`shim.sandbox.rebuild`).
 """
 
@@ -96,8 +96,8 @@ class CheckpointStore:
     def note(self, checkpoint: SandboxCheckpoint) -> None:
         """Keep `checkpoint` even if it cannot be written, and without waiting for the disk.
 
-        Used when a pod is stopped: if a full disk kept pods from being stopped, it would stay full. Changes lost with
-        the power are rebuilt from the CNI cache.
+        Use it when a pod is stopped, because a full disk must not keep pods from being stopped. Changes that a power
+        loss destroys are rebuilt from the CNI cache.
         """
         with self._writing.hold(checkpoint.sandbox_id):
             try:
@@ -108,7 +108,7 @@ class CheckpointStore:
 
     def _write(self, checkpoint: SandboxCheckpoint, *, sync: atomic_files.Sync) -> None:
         path, content = self._path(checkpoint.sandbox_id), encode(checkpoint)
-        # The state directory may have been cleared externally; new pods must run nevertheless.
+        # The state directory may have been cleared externally, but new pods must run.
         atomic_files.ensure_private_directory(self._directory)
         atomic_files.write_atomically(path, content, sync=sync)
 
@@ -119,7 +119,7 @@ class CheckpointStore:
     def delete(self, sandbox_id: str) -> None:
         """Delete the checkpoint of a sandbox, if any.
 
-        A power loss may bring the file back. Its pod is then listed without a container, and removed again.
+        The file may reappear after a power loss. Its pod is then listed without a container, and removed again.
         """
         path = self._path(sandbox_id)
         with self._writing.hold(sandbox_id):

@@ -49,7 +49,7 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         first_process(rt, task.container_id) as first,
         rt.engine.attach_container(task.container_id, options=options) as stream,
     ):
-        # The container's configuration decides whether the output is a terminal's, not the request.
+        # The container's configuration, not the request, decides whether the output comes from a terminal.
         output = Output(stream, streams, tty=config.tty, patience=patience, room=rt.backlogs)
         if first is not None:
             streams.session.when_ended(first, output.process_ended)

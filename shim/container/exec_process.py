@@ -263,7 +263,7 @@ def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: floa
         if handle is None:
             # Docker may report an end seconds late. If it has not reported it, the command has not finished in time.
             return found, True
-        again = _inspect(rt, exec_id, container_id=container_id)  # as in `wait_ended`
+        again = _inspect(rt, exec_id, container_id=container_id)  # the pid may have been reused before it was opened
         if not again.running:
             return again, True
         handle.kill_group()  # else its children would keep running without a reader

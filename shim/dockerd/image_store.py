@@ -20,7 +20,8 @@ _LAYERS = {"overlay2": "overlay2", "fuse-overlayfs": "fuse-overlayfs", "vfs": "v
 """The directories of layers below the data root, by graph driver. btrfs and zfs are missing: their layers share blocks,
 which a walk cannot detect."""
 _WRITABLE = {"vfs": "", "fuse-overlayfs": "diff"}
-"""The writable layer's path in a container's directory, by graph driver. Only drivers whose mounts do not name it."""
+"""The path of the writable layer in a container's directory, by graph driver. For the drivers here, mounts do not name
+the layer."""
 _OVERLAYS = frozenset({"overlay2", "overlay", "overlayfs", "stargz"})
 """Graph drivers and snapshotters whose mounts name writable layers."""
 _YOUNG_SECONDS = 30.0
@@ -76,7 +77,7 @@ def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
 def writable_directory(info: EngineInfo, container_id: str) -> Path | None:
     """Return the writable layer from Docker's record of a container; None without a record.
 
-    Only for drivers whose mounts do not name the layer; None for others.
+    Return None also for drivers whose mounts name the layer.
     """
     if info.driver not in _WRITABLE or is_containerd_store(info):
         return None
@@ -102,10 +103,11 @@ def has_writable_layers(info: EngineInfo) -> bool:
 def store_parts(
     info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
 ) -> dict[str, Path | None]:
-    """Return the directories of the store's images, by keys. A key's content never changes, so measure it once.
+    """Return the directories of the store's images by key.
 
-    The directory of a `known` key may be None. The store must be `is_measurable`. `in_use` are the writable layers of
-    running containers, which are omitted. Raise OSError if the store cannot be read.
+    The content behind a key never changes, so a directory has to be measured once. The directory of a `known` key may
+    be None. The store must be `is_measurable`. The writable layers of running containers, `in_use`, are omitted. Raise
+    OSError if the store cannot be read.
     """
     if is_containerd_store(info):
         return {**dict(_snapshots(root / "snapshots", in_use=in_use)), **dict(_blobs(root.with_name(_CONTENT)))}

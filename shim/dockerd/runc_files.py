@@ -1,4 +1,4 @@
-"""Reads files of runc and containerd for a running container: runc's state and the bundle; finds its containerd-shim.
+"""Reads the state file of runc and the bundle of containerd for a running container, and finds its containerd-shim.
 
 All files belong to root. Docker's API does not report their content.
 """
@@ -42,7 +42,7 @@ class State(msgspec.Struct):
 
     init_process_pid: int
     init_process_start: int
-    """In clock ticks since boot."""
+    """Start time of the process, in clock ticks since boot."""
     cgroup_paths: dict[str, str]
     """Directories by controller; for cgroup v2 the key is empty."""
     config: StateConfig

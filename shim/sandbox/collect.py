@@ -53,7 +53,7 @@ def collect_networks(rt: Runtime) -> bool:
 
 
 def _pods(rt: Runtime) -> set[str]:
-    """Return the ids of all sandboxes. RemovePodSandbox releases sandboxes of which only a checkpoint is left."""
+    """Return the ids of all sandboxes, including sandboxes with only a checkpoint, which RemovePodSandbox releases."""
     return {record.id for record in rt.view.sandboxes()} | {known.sandbox_id for known in rt.checkpoints.all()}
 
 

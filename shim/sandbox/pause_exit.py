@@ -21,7 +21,7 @@ PARALLEL_EXIT_API = (1, 42)
 def kill_pause(rt: Runtime, sandbox_id: str) -> None:
     """Kill a pause container and wait for its end, as `ensure_killed` does."""
     with _alone(rt):
-        # Docker may answer the kill before the container has left its network. The inspect that follows is answered
+        # Docker may answer the kill before the container has left its network, but answers the following inspect only
         # afterwards.
         ensure_killed(rt, sandbox_id)
 

@@ -34,16 +34,17 @@ from shim.view.translate import drifted_ids, from_list_only, may_be_of_a_pod
 CHANGING = CONTAINER_ACTIONS - {"destroy"}
 """Container events that may change a record."""
 DELAYED = CHANGING - {"die", "oom"}
-"""Events that are mostly caused by an RPC, which refreshes the container; an exit is published without delay."""
+"""Events with a delayed inspect, because mostly an RPC has caused them and refreshes the container itself. Exits are
+published without delay."""
 
 LIST_TIMEOUT = 30.0
 """Timeout of listing all containers, in seconds, after which the view refuses reads.
 
 Docker lists from memory, within milliseconds, or a second with a thousand containers on an overloaded machine. If
 events arrive during the list, Docker is working, so the list is repeated once with the same timeout. The view lists
-every `Timings.resync` seconds. So it refuses reads at most 90 s after the last sign of life, or 120 s with events. The
-kubelet marks a node as not ready if it cannot list pods for three minutes. Until then the last known state is more
-useful than an error, and Status reports a hung Docker within seconds.
+every `Timings.resync` seconds. So it refuses reads within 90 s of Docker's last answer, or within 120 s if events
+arrive. The kubelet marks a node as not ready if it cannot list pods for three minutes. Until then the last known state
+is more useful than an error, and Status reports a hung Docker within seconds.
 """
 
 Ended = Callable[[Record], bool]
@@ -57,26 +58,26 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """The watcher's intervals and bounds, in seconds."""
+    """The watcher's intervals and timeouts, in seconds."""
 
     resync: float = 60.0
-    """Between two comparisons of the view with Docker's list."""
+    """Interval of comparing the view with Docker's list."""
     missed_exit: float = 3.0
     """Delay from detecting that a running container's process is gone to publishing its exit. Meanwhile Docker may
     report the exit, with the exit code."""
 
     inspect_timeout: float = 10.0
-    """Bound on an inspect."""
+    """Timeout of an inspect."""
     event_delay: float = 0.5
     """Delay from an event of DELAYED to its inspect, which the RPC mostly makes unnecessary. On a busy node Docker
     takes this long from the create of a pause container to the end of its start, and from the event of a start to its
     answer. During a start Docker does not answer an inspect."""
     sync_inspect_timeout: float = 3.0
-    """Bound on an inspect during a sync, for which every read waits."""
+    """Timeout of an inspect during a sync, for which all reads wait."""
     list_timeout: float = LIST_TIMEOUT
-    """Bound on listing all containers; see LIST_TIMEOUT."""
+    """Timeout of listing all containers; see LIST_TIMEOUT."""
     images_wait: float = 1.0
-    """How long a sync waits for the list of images, once all containers are known. Images give containers names."""
+    """How long a sync waits for the list of images, once all containers are known. Statuses show image names."""
     retry_delay: float = 1.0
     """Delay from a failed inspect to its first retry; doubled each time."""
     min_reconnect_delay: float = 0.1
@@ -232,7 +233,8 @@ class Watcher:
         gather(inspects)
         self._view.note_resync()
         self._before_first_sync()
-        # A lost connection has cut the callback short, so this raises, and the next connection calls it again.
+        # If the connection was lost meanwhile, the callback was cut short. Then this raises, and the next connection
+        # calls the callback again.
         deadline.current().check("prepare the first answer")
         self._before_first_sync = lambda: None
         self._view.images.wait_listed(self._timings.images_wait)

@@ -173,7 +173,7 @@ DIFFERENT: dict[str, tuple[list[pb.ContainerConfig], type[ShimError], str]] = {
         FailedPrecondition,
         r"container_configs\[0\].linux.security_context differs from the checkpoint",
     ),
-    "a terminal": ([configured("web", tty=True), configured("log")], FailedPrecondition, "tty differs from the checkpoint"),
+    "a terminal": ([configured("web", tty=True), configured("log")], FailedPrecondition, "tty differs from"),
     "no such image": ([configured("web", image="none"), configured("log")], NotFound, "'none' is not on this node"),
 }
 

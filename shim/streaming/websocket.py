@@ -207,7 +207,7 @@ class ChannelWire:
         return max(0, MAX_QUEUED - self._messages.queued)
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """Queue bytes. `fin` has no effect, because a channel ends with the connection."""
+        """Queue bytes. `fin` ends the channel only here: the protocol has no half-close to notify the client."""
         self.send_window(stream_id)
         if data:
             self._send(stream_id, data)

@@ -289,7 +289,8 @@ def test_output_that_waits_for_a_slow_client_is_bounded(
 ) -> None:
     monkeypatch.setattr("shim.streaming.session.TICK", 0.02)
     monkeypatch.setattr(container_exec, "LOOK_SECONDS", 1000.0)
-    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
+    # So much that the client, which reads again below, cannot take all before the backlog is full.
+    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 2000, endless=True))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
         while opened["stdout"] not in client.received:

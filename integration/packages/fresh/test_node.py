@@ -16,6 +16,7 @@ from integration.node.isolation import Node
 from integration.packages.fresh.kinds import KINDS, NEWER, build_names, dnf_install
 from integration.packages.fresh.machine import Machine, booted
 from integration.packages.fresh.roots import RECOMMENDED, SUITES
+from integration.pods.user_namespaces import FIRST, features, own_users
 from integration.waiting import wait_until
 from release.source import CHECKOUT
 from shim.api.v1 import api_pb2 as pb
@@ -54,13 +55,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
     return build
 
 
-def assert_runs_on(machine: Machine, container: str) -> None:
-    """Check that a server of another version shows the container unchanged, and can reach it."""
+def assert_run_on(machine: Machine, container: str, mapped: str) -> None:
+    """Check that a server of another version shows both containers unchanged, and can reach them."""
     wait_until(lambda: machine.is_active(*UNITS))
     with machine.cri() as cri:
-        assert cri.container_status(container).state == pb.CONTAINER_RUNNING
+        for each in (container, mapped):
+            assert cri.container_status(each).state == pb.CONTAINER_RUNNING
         assert_runs_commands_itself(cri, container)
+        assert_mapped(cri, mapped)
     assert machine.tried("pydockershim", "doctor")[0] == 0
+
+
+def assert_mapped(cri: Cri, container: str) -> None:
+    """Check that a container runs in its user namespace."""
+    assert cri.exec(container, "cat", "/proc/self/uid_map").stdout.split() == [b"0", str(FIRST).encode(), b"65536"]
 
 
 def assert_runs_commands_itself(cri: Cri, container: str) -> None:
@@ -127,6 +135,20 @@ def assert_settings_of(machine: Machine) -> None:
     assert shown["shutdown_grace"] == {"value": 77.0, "origin": f"file {DROP_IN}"}
 
 
+def started(cri: Cri, name: str, namespaces: pb.NamespaceOption) -> tuple[str, str]:
+    """Start a container in a new pod; return the ids of both."""
+    of_pod = pb.LinuxSandboxSecurityContext(namespace_options=namespaces)
+    of_container = pb.LinuxContainerSecurityContext(namespace_options=namespaces)
+    linux = pb.LinuxPodSandboxConfig(security_context=of_pod)
+    config = pod_config(name, log_directory=f"/var/log/pods/{name}", linux=linux)
+    pod = cri.run(config)
+    own = pb.LinuxContainerConfig(security_context=of_container)
+    process = container_config("main", image=BUSYBOX, command=["sleep", "86400"], linux=own)
+    container = cri.create(pod, process, pod=config)
+    cri.start(container)
+    return pod, container
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_pods_survive_upgrade_and_downgrade_and_a_removal_leaves_nothing(
@@ -144,34 +166,34 @@ def test_pods_survive_upgrade_and_downgrade_and_a_removal_leaves_nothing(
     wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
     machine.run("sh", "-ec", EDITED)
     edited = machine.run("cat", CONFIG, DROP_IN)
-    config = pod_config("fresh", log_directory="/var/log/pods/fresh")
     with machine.cri() as cri:
-        pod = cri.run(config)
-        process = container_config("main", image=BUSYBOX, command=["sleep", "86400"])
-        container = cri.create(pod, process, pod=config)
-        cri.start(container)
+        wait_until(lambda: features(cri).user_namespaces)
+        pod, container = started(cri, "fresh", pb.NamespaceOption(pid=pb.CONTAINER))
         assert_runs_commands_itself(cri, container)
         assert cri.sandbox_status(pod).network.ip
+        other, mapped = started(cri, "mapped", own_users())
+        assert_mapped(cri, mapped)
 
     machine.run(*kind.install, machine.put(newer))
 
     assert NEWER in machine.run(*kind.version)
-    assert_runs_on(machine, container)
+    assert_run_on(machine, container, mapped)
     assert machine.run("cat", CONFIG, DROP_IN) == edited
     assert_settings_of(machine)
 
     machine.run(*kind.downgrade, machine.put(package))
 
     assert NEWER not in machine.run(*kind.version)
-    assert_runs_on(machine, container)
+    assert_run_on(machine, container, mapped)
     assert machine.run("cat", CONFIG, DROP_IN) == edited
     assert_settings_of(machine)
     with machine.cri() as cri:
         refused, words = machine.tried("pydockershim", "uninstall")
         assert refused == 1
         assert "crictl rmp --all --force" in words
-        cri.stop(pod)
-        cri.remove(pod)
+        for each in (pod, other):
+            cri.stop(each)
+            cri.remove(each)
 
     machine.run("rm", DROP_IN)
     machine.run(*kind.remove)

@@ -123,7 +123,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
         config=config,
         engine=engine,
         facts=facts,
-        user_namespaces=UserNamespaces(facts),
+        user_namespaces=UserNamespaces(facts, files=config.root_directory),
         own_exec=own_exec,
         criu=CriuSupport(own_exec, work=config.root_directory / "checkpointing", environ={"PATH": "/nonexistent"}),
         view=view,

@@ -51,7 +51,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         config=config,
         engine=client,
         facts=facts,
-        user_namespaces=UserNamespaces(facts),
+        user_namespaces=UserNamespaces(facts, files=config.root_directory),
         own_exec=own_exec,
         criu=CriuSupport(own_exec, work=tmp_path, environ={}),
         view=view,

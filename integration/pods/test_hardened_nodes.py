@@ -1,5 +1,6 @@
 """Nodes that someone has hardened, or whose disk is full."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from integration.node.commands import run
 from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, failure
 from integration.pods.test_doctor import doctor
+from integration.pods.user_namespaces import features
 from integration.server import PROGRAM
 from integration.sessions import exec_session
 from integration.waiting import wait_until
@@ -186,6 +188,30 @@ def test_a_kernel_without_user_namespaces_is_named(tmp_path: Path) -> None:
     said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert said.returncode != 0
     assert "user.max_user_namespaces" in said.stderr
+
+
+def test_user_namespaces_are_refused_where_the_servers_files_cannot_be_mapped(
+    start: Started, node_dirs: NodeDirs, tmp_path: Path
+) -> None:
+    """As on a node that is a container without a volume for `root_directory`."""
+    with tmpfs(tmp_path / "disk", "mode=755") as disk:
+        for name in ("lower", "upper", "work"):
+            (disk / name).mkdir()
+        layers = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
+        run(["mount", "-t", "overlay", "-o", layers, "overlay", node_dirs.state], timeout=MOUNT_SECONDS)
+        try:
+            served = start()
+
+            def reason() -> str:
+                answer = served.cri.runtime.Status(pb.StatusRequest(verbose=True))
+                return str(json.loads(answer.info["config"])["userNamespaces"])
+
+            wait_until(lambda: reason() == f"{node_dirs.state}: map the ids of a mount: Invalid argument")
+            assert not features(served.cri).user_namespaces
+            served.clear()
+            served.server.stop()
+        finally:
+            run(["umount", "--lazy", node_dirs.state], timeout=MOUNT_SECONDS)
 
 
 def test_removed_rules_of_all_tables_do_not_stop_new_pods_and_doctor_names_the_old(

@@ -216,7 +216,7 @@ def _runtime(config: Config, stream_tokens: Tokens, *, dump: StateDump) -> Itera
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
-            user_namespaces=UserNamespaces(facts),
+            user_namespaces=UserNamespaces(facts, files=config.root_directory),
             own_exec=own_exec,
             criu=CriuSupport(own_exec, work=config.root_directory / state.CHECKPOINTING, environ=os.environ),
             cni=cni,

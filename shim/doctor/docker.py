@@ -125,7 +125,7 @@ def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: M
         text = "userns-remap is on: files of images have other owners in pods, so set-uid programs and homes fail"
         yield Finding("warn", _SUBJECT, text, 'take "userns-remap" out of /etc/docker/daemon.json')
     else:
-        yield _user_namespaces(facts, info)
+        yield _user_namespaces(facts, info, files=config.root_directory)
     for warning in info.warnings or []:
         if _FORWARDING in warning:
             continue  # as it was when Docker started; the check of this node says how it is
@@ -209,7 +209,7 @@ def _oom_scores(facts: EngineFacts) -> Finding:
     return Finding("warn", "oom scores", text, advice)
 
 
-def _user_namespaces(facts: EngineFacts, info: EngineInfo) -> Finding:
+def _user_namespaces(facts: EngineFacts, info: EngineInfo, *, files: Path) -> Finding:
     """Return whether pods can have user namespaces; a node without the OCI runtime has not asked for them."""
     runtime = (info.runtimes or {}).get(ORDERED_RUNTIME)
     if runtime is None:
@@ -218,7 +218,7 @@ def _user_namespaces(facts: EngineFacts, info: EngineInfo) -> Finding:
         text = f"pods with one of their own do not start: {runtime.path} is no program"
         return Finding("warn", _SUBJECT, text, INSTALL)
     try:
-        problem = UserNamespaces(facts).problem()
+        problem = UserNamespaces(facts, files=files).problem()
     except ShimError as error:
         problem = str(error)
     if not problem:

@@ -1,6 +1,7 @@
 """Checks whether pods can have user namespaces on this node."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,22 +37,23 @@ def orders_directory(info: EngineInfo) -> Path | None:
 
 
 class _Tested(NamedTuple):
-    """The tested image store, and the result."""
+    """The tested image store and directories, and the result."""
 
-    store: Path
+    places: tuple[Path, ...]
     problem: str
     """Empty if the test succeeded."""
 
 
 class UserNamespaces:
-    """Support for user namespaces: Docker's settings, and a test of the kernel on Docker's file system.
+    """Support for user namespaces: Docker's settings, and a test of the kernel on the file systems of containers.
 
     The first query starts the test in the background, once for each image store. Thread-safe.
     """
 
-    def __init__(self, facts: EngineFacts) -> None:
-        """Start no test yet."""
+    def __init__(self, facts: EngineFacts, *, files: Path) -> None:
+        """Start no test yet. `files` is the directory of the pods' resolv.conf files; it may be missing."""
         self._facts = facts
+        self._files = files
         self._tested: _Tested | None = None
         self._test = Background(self._run, name="test-userns")
 
@@ -74,22 +76,23 @@ class UserNamespaces:
         if problem := _setting(info):
             return problem
         tested = self._tested
-        return tested.problem if tested is not None and tested.store == _store(info) else None
+        return tested.problem if tested is not None and tested.places == self._places(info) else None
 
     def _run(self) -> _Tested:
         """Test, and keep the result. A test that could not be run on a busy node is repeated at the next query."""
-        store = _store(self._facts.info())
+        places = self._places(self._facts.info())
         try:
-            tested = self._tested = _Tested(store, _test(store))
+            tested = self._tested = _Tested(places, _test(places))
         except ShimError as error:
-            tested = _Tested(store, str(error))
+            tested = _Tested(places, str(error))
         if tested.problem:
             log.warning("pods cannot have user namespaces", reason=tested.problem)
         return tested
 
-
-def _store(info: EngineInfo) -> Path:
-    return store_root(info, pids=())
+    def _places(self, info: EngineInfo) -> tuple[Path, ...]:
+        """Return the image store, and the directories of the server's and Docker's files in each container."""
+        files = next(path for path in (self._files, *self._files.parents) if path.is_dir())
+        return store_root(info, pids=()), files, Path(info.docker_root_dir)
 
 
 def _setting(info: EngineInfo) -> str:
@@ -104,12 +107,12 @@ def _setting(info: EngineInfo) -> str:
     return ""
 
 
-def _test(store: Path) -> str:
-    """Return why the kernel or this file system cannot do it; "" if it can. Raise ShimError if there is no answer."""
+def _test(places: Sequence[Path]) -> str:
+    """Return why the kernel or a file system cannot do it; "" if they can. Raise ShimError if there is no answer."""
     with failing_as("test user namespaces"):
         outcome = run_bounded(
             Path(sys.executable),
-            arguments=["-IS", str(_PROGRAM), SELF_TEST, str(store)],
+            arguments=["-IS", str(_PROGRAM), SELF_TEST, *map(str, places)],
             environment={},
             stdin=b"",
             timeout=_TEST_SECONDS,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 SELF_TEST = "self-test"
-"""The verb that tests whether user namespaces work below a directory, its argument."""
+"""The verb that tests whether user namespaces work. Its arguments are the
+image store and further directories (`self_test.run`)."""
 
 _WITH_VALUE = frozenset({"--root", "--log", "--log-format", "--criu", "--rootless", "--bundle", "-b", "--pid-file",
                          "--console-socket", "--preserve-fds", "--process", "-p"})  # fmt: skip
@@ -71,7 +72,7 @@ def parse(words: Sequence[str]) -> Invocation:
 def main(arguments: Sequence[str]) -> None:
     """Prepare a container or an exec as ordered, then execute runc. Exit with 1 if the preparation fails."""
     if arguments[0] == SELF_TEST:
-        _test(arguments[1])
+        _test(*arguments[1:])
         return
     directory, runtime, *words = arguments
     asked = parse(words)
@@ -107,11 +108,11 @@ def _prepare_exec(path: str, changes: order.Json) -> None:
     replace_json(path, process)
 
 
-def _test(store: str) -> None:
+def _test(store: str, *directories: str) -> None:
     from shim.oci_runtime import self_test  # noqa: PLC0415 - the server runs it, and no container
 
     try:
-        self_test.run(store)
+        self_test.run(store, directories)
     except OSError as error:
         _report(_text(error), log="")
         sys.exit(1)

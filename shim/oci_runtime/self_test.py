@@ -4,6 +4,7 @@ Mounts are made in a mount namespace that ends with this process. Files are made
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from shim.oci_runtime import kernel
@@ -17,15 +18,18 @@ _OWNER = 40_000 << 16
 """Host id of root in the test's namespace: a kubelet gives out ranges up to the highest ids, above 2^31 as well."""
 
 
-def run(store: str) -> None:
-    """Raise OSError with the reason if containers in user namespaces do not work below the directory `store`."""
+def run(store: str, directories: Sequence[str]) -> None:
+    """Raise OSError with the reason if containers in user namespaces do not work.
+
+    `store` is the directory of the image layers. `directories` have files that every container mounts.
+    """
     place = f"{store}/{_NAME}"
     _remove(place)
     try:
         for name in ("", "/lower", "/upper", "/work", *_MOUNT_POINTS):
             os.mkdir(f"{place}{name}", 0o755)
         _create(f"{place}/lower/theirs")
-        _try(place)
+        _try(place, directories)
     finally:
         for name in _MOUNT_POINTS:
             with suppress(OSError):  # not mounted, because an earlier step failed
@@ -33,7 +37,7 @@ def run(store: str) -> None:
         _remove(place)
 
 
-def _try(place: str) -> None:
+def _try(place: str, directories: Sequence[str]) -> None:
     # Without SPARE_ID, because mapping the host's root takes a capability that the server's unit has dropped
     # (CAP_SETFCAP).
     mapping = mapping_of(UserNamespace(uid=_OWNER, uids=1 << 16, gid=_OWNER, gids=1 << 16, pause=""), spare=False)
@@ -49,8 +53,12 @@ def _try(place: str) -> None:
     if (seen, kept) != (_OWNER, 0):
         raise OSError(f"an overlay of id-mapped layers shows owner {seen} for 0, and keeps {kept} for {_OWNER}")
     kernel.mount("tmpfs", f"{place}/memory", kind="tmpfs")
-    memory = os.open(f"{place}/memory", os.O_PATH | os.O_CLOEXEC)
-    kernel.map_ids(kernel.clone_tree(memory), mapping, private=True)
+    for directory in (f"{place}/memory", *directories):
+        opened = os.open(directory, os.O_PATH | os.O_CLOEXEC)
+        try:
+            kernel.map_ids(kernel.clone_tree(opened), mapping, private=True)
+        except OSError as error:
+            raise OSError(error.errno, f"{directory}: {error.strerror}") from error
 
 
 def _create(path: str) -> None:

@@ -22,7 +22,7 @@ def test_a_test_that_had_no_time_is_repeated(
     engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.engine_info = info(tmp_path)
-    users = UserNamespaces(EngineFacts(engine, restrict_oom_score_adj="false"))
+    users = UserNamespaces(EngineFacts(engine, restrict_oom_score_adj="false"), files=tmp_path / "new")
     with monkeypatch.context() as busy:
         busy.setattr(user_namespaces, "_TEST_SECONDS", 0.0)
         in_no_time = users.problem()

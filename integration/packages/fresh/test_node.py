@@ -119,6 +119,7 @@ def test_docker_runs_however_often_its_settings_change(
 
 
 CONFIG = "/etc/pydockershim/config.toml"
+STATE = "/var/lib/pydockershim"
 DROP_IN = "/etc/pydockershim/conf.d/node.toml"
 EDITED = f"""\
 sed -i '1s/.*/# Edited./' {CONFIG}
@@ -158,6 +159,8 @@ def test_pods_survive_upgrade_and_downgrade_and_a_removal_leaves_nothing(
     package, newer = built(name)
     kind.prepare(machine, tmp_path)
     files, mounts = machine.files(), machine.mounts()
+    # The machine's root is an overlay, whose files cannot be mapped into user namespaces.
+    machine.run("sh", "-ec", f"mkdir {STATE}; mount -t tmpfs -o mode=700 tmpfs {STATE}")
 
     machine.run(*kind.install, machine.put(package))
     machine.run("pydockershim", "install", "--docker", "--cni", "10-bridge")
@@ -196,6 +199,7 @@ def test_pods_survive_upgrade_and_downgrade_and_a_removal_leaves_nothing(
             cri.remove(each)
 
     machine.run("rm", DROP_IN)
+    machine.run("umount", "--lazy", STATE)
     machine.run(*kind.remove)
 
     assert machine.files() ^ files == kind.left

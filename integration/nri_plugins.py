@@ -1,4 +1,4 @@
-"""Plugins of the NRI project, in Go, built as upstream builds them; none is in this repository."""
+"""Plugins of the NRI project and of containers/nri-plugins, in Go; none is in this repository."""
 
 import json
 import subprocess
@@ -14,6 +14,12 @@ from shim.api.v1 import api_pb2 as pb
 TOGETHER = ("device-injector", "ulimit-adjuster", "logger")
 """Plugins that change only pods whose annotations ask for it."""
 _FIRST_INDEX = 10
+_OPTIONS = {
+    "balloons": ("-nri-plugin-index", "-nri-socket"),
+    "topology-aware": ("-nri-plugin-index", "-nri-socket"),
+    "ulimit-adjuster": ("-idx", "-socket"),
+}
+"""The options for index and socket of programs that do not call them `-idx` and `-socket-path`."""
 _STOP_SECONDS = 20.0
 _STARTED = b"Started plugin"
 """What the Go library writes once a plugin is registered and configured."""
@@ -32,23 +38,23 @@ def plugins_of(served: Served) -> list[str]:
 
 
 @contextmanager
-def running(served: Served, programs: Sequence[Path], *, log: Path) -> Iterator[None]:
-    """Run plugins inside the block, with the indices 10, 11 and so on."""
-    with connected(programs, socket=served.server.nri_socket, log=log):
+def running(served: Served, programs: Sequence[Path], *, log: Path, options: Sequence[str] = ()) -> Iterator[None]:
+    """Run plugins inside the block, with the indices 10, 11 and so on, each with these further options."""
+    with connected(programs, socket=served.server.nri_socket, log=log, options=options):
         wait_until(lambda: {f"{number}-{each.name}" for number, each in _numbered(programs)} <= set(plugins_of(served)))
         yield
     wait_until(lambda: not plugins_of(served))
 
 
 @contextmanager
-def connected(programs: Sequence[Path], *, socket: Path, log: Path) -> Iterator[None]:
+def connected(programs: Sequence[Path], *, socket: Path, log: Path, options: Sequence[str] = ()) -> Iterator[None]:
     """Run plugins of any runtime inside the block, which begins when all are configured. `log` is a new file."""
     children = []
     try:
         for number, program in _numbered(programs):
-            option = "-socket" if program.name == "ulimit-adjuster" else "-socket-path"
+            index, path = _OPTIONS.get(program.name, ("-idx", "-socket-path"))
             with log.open("ab") as output:
-                command = [str(program), "-idx", str(number), option, str(socket)]
+                command = [str(program), index, str(number), path, str(socket), *options]
                 children.append(subprocess.Popen(command, stdout=output, stderr=output))
             wait_until(lambda: log.read_bytes().count(_STARTED) == len(children))
         yield

@@ -1,6 +1,5 @@
 """Finds an image in the view, or in Docker if the view may be outdated."""
 
-from shim.domain import references
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -10,10 +9,9 @@ def find_image(rt: Runtime, name: str) -> ImageRecord | None:
 
     If the view does not know the image, Docker is queried for this image: the event of an external change (`docker
     build`, `docker load`, `docker tag`) may not have arrived, or not all images are listed yet. Docker is also queried
-    for a known tag while the inspect of a changed image is pending, because a build may have moved the tag.
+    while the inspect of a changed image is pending: a build may have moved the tag, or somebody removed the image.
     """
     known = rt.view.images.find_listed(name)
     if known is None or not known.inspected:
         return rt.view.images.lookup(name)
-    is_tag = references.image_id(name) is None and "@" not in name
-    return rt.view.images.lookup(name) if is_tag and rt.view.images.has_unseen_events() else known
+    return rt.view.images.lookup(name) if rt.view.images.has_unseen_events() else known

@@ -11,7 +11,7 @@ from shim.base import deadline
 from shim.domain import references
 from shim.domain.errors import Cancelled, InvalidArgument, ShimError, Unavailable
 from shim.engine.failures import answered_within
-from shim.view.image_pace import ImagePace
+from shim.view.image_pace import QUIET_SECONDS, ImagePace
 from shim.view.image_view import IMAGES
 from shim.view.inspector import Fallback
 from shim.view.node_view import NodeView
@@ -162,8 +162,11 @@ class Refresher:
         if wait:
             self._note(key, stamp)
             self._queue.add_after(key, wait)
-            if time.monotonic() + wait > self._backlog_due:
+            now = time.monotonic()
+            if now + wait > self._backlog_due:
                 self._list_due = min(self._list_due, self._backlog_due)
+                if wait > QUIET_SECONDS:  # a single image that changes all the time is worth no list
+                    self._queue.add_after(IMAGES, max(0.0, self._backlog_due - now))
         return bool(wait)
 
     def _is_known(self, key: str, stamp: int) -> bool:

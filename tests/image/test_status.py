@@ -7,6 +7,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument, NotFound, Unavailable
 from shim.engine.answers import ImageSettings
 from shim.image.list import list_images
+from shim.image.pull import pull_image
 from shim.image.status import image_status
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
@@ -66,6 +67,21 @@ def test_tag_that_has_moved_is_found_before_the_change_is_inspected(
 
     assert status(rt, "r.example/app:1").image.id == second
     assert status(rt, first).image.id == first
+
+
+@pytest.mark.parametrize("by", ["id", "digest"])
+def test_removed_image_is_missing_before_its_event_is_handled(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    image_id = engine.publish_image("r.example/app:1")
+    pull_image(rt, image=pb.ImageSpec(image="r.example/app:1"), auth=None)
+    name = image_id if by == "id" else engine.images[-1].digests[0]
+    wait_until(lambda: status(rt, name).image.id == image_id)
+    monkeypatch.setattr("shim.view.refresh.BURST_SECONDS", 3600.0)
+    engine.remove_image("r.example/app:1")
+    wait_until(rt.view.images.has_unseen_events)
+
+    assert not status(rt, name).HasField("image")
 
 
 def test_listed_image_is_inspected_for_its_user(

@@ -18,7 +18,7 @@ from shim.dockerd.facts import EngineFacts
 from shim.domain import labels
 from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerSummary, Event, ImageSettings
-from shim.view import refresh, translate
+from shim.view import image_pace, refresh, translate
 from shim.view.availability import NOT_SYNCED
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.image_view import ImagesUnknown
@@ -697,6 +697,22 @@ def test_the_interval_of_image_lists_follows_their_cost(engine: FakeEngine, monk
         resyncs = len(engine.calls_of("list_containers"))
         wait_until(lambda: len(engine.calls_of("list_containers")) > resyncs + 5)
         assert len(engine.calls_of("list_images")) == 1
+
+
+def test_changed_images_that_would_wait_long_for_their_inspects_are_listed(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a CI job has built and removed images by the hundred; the next resync is far away."""
+    monkeypatch.setattr(image_pace, "SHARE", 1e-6)
+    monkeypatch.setattr(image_pace, "CREDIT_SECONDS", 0.0)
+    ids = [engine.add_image(f"registry.example/i{number}:v1") for number in range(20)]
+    with watching(engine, timings=replace(EAGER, resync=1000.0)) as view:
+        view.images.all()
+        wait_until(lambda: not view.images.not_inspected())
+        for image_id in ids:
+            engine.images = [image for image in engine.images if image.id != image_id]
+            engine.emit("image", "delete", image_id, {"name": image_id})
+        wait_until(lambda: view.images.all() == ())
 
 
 # Inspects of RPCs

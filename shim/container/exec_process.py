@@ -46,6 +46,9 @@ EXIT_KILLED = 137
 NOT_BEGUN_CODES = frozenset({126, 127, 128})
 """Exit codes that Docker reports if runc could not start the command; 126 and 127 if the reason is its file."""
 
+_NOT_STARTED = 128
+"""The code among them whose reason is not the command's file: the node or the container could not run any command."""
+
 _KILLED_CODES = frozenset({137, 255})
 """Exit codes of a killed container, perhaps together with its containerd-shim, or after Docker missed its exit."""
 _ALIVE = frozenset({"running", "paused", "restarting"})
@@ -123,7 +126,8 @@ def check_exit_code(
     """Raise if Docker's exit code is not the command's. `first` is the container's first process.
 
     Raise FailedPrecondition if the container ended before the command began, which Docker reports as one of
-    NOT_BEGUN_CODES.
+    NOT_BEGUN_CODES. Raise ShimError if Docker could not start the command although its file is fine: a kubelet counts
+    an exit code as the answer of a probe, but not an error.
 
     Raise ShimError if exit code 0 is not certain. If a containerd-shim is killed, Docker may report 0 for its execs,
     although their processes run until the container is killed. So 0 is accepted only if the command's process is gone,
@@ -131,6 +135,11 @@ def check_exit_code(
     """
     if ended.exit_code in NOT_BEGUN_CODES and not ended.pid and (first is None or first.has_ended()):
         raise FailedPrecondition(f"exec {exec_id}: container {container_id} is not running")
+    if ended.exit_code == _NOT_STARTED and not ended.pid:
+        raise ShimError(
+            f"exec {exec_id} in container {container_id}: Docker could not start the command, "
+            "for example at a limit of processes"
+        )
     if ended.exit_code != 0:
         return
     what = f"exec {exec_id} in container {container_id}: Docker reports exit code 0"

@@ -1,7 +1,7 @@
 """The client of the Docker Engine on its unix socket."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ from shim.engine.bounds import IMAGE, INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
 from shim.engine.decode import decoded, read
+from shim.engine.errors import ChangedMeanwhile
 from shim.engine.failures import Refused, docker_call, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijack
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 EVENTS_SECONDS = 30.0
 """Bound on the wait for the head of the event stream."""
+
+_READS = 3
+"""Attempts to read an image that changes meanwhile."""
 
 _UNIX = "unix://"
 
@@ -220,6 +224,12 @@ class DockerEngine:
 
     def inspect_image(self, reference: str) -> ImageInspect:
         """Implement `Engine.inspect_image`."""
+        for _ in range(_READS - 1):
+            with suppress(ChangedMeanwhile):
+                return self._inspect_image(reference)
+        return self._inspect_image(reference)
+
+    def _inspect_image(self, reference: str) -> ImageInspect:
         with self._docker_call(f"inspect image {reference}"):
             path = f"/images/{_quote(reference, safe='/:')}/json"
             return self._get(path, ImageInspect, into=Whole(IMAGE), params={"manifests": 1})

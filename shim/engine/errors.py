@@ -15,6 +15,10 @@ class RemovalInProgress(FailedPrecondition):
     """The container is already being removed."""
 
 
+class ChangedMeanwhile(ShimError):
+    """Docker gave up a read because the object changed meanwhile. The next read mostly succeeds."""
+
+
 class NoCommand(InvalidArgument):
     """Neither the container nor its image names a program."""
 

@@ -26,6 +26,7 @@ from shim.domain.errors import (
 from shim.engine.bounds import TooLarge
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    ChangedMeanwhile,
     LogOptionsClash,
     MountNameTooLong,
     NameConflict,
@@ -120,8 +121,17 @@ def refusal_message(content: bytes) -> str:
 
 _HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-f]*)')
 _REMOVING = re.compile(r"removal of container \S+ is already in progress")
+_BEING_REMOVED = re.compile(r"\bRWLayer of container \S+ is unexpectedly nil")
+"""The answer of Engine 28 for files of a container that it is removing."""
+_CHANGED = re.compile(r"\bdata changed during operation, retry\b")
+"""The answer of Engine 29 for an image whose names change meanwhile."""
 _NOT_RUNNING = re.compile(r"\bContainer \S+ is not running\b")
 """Engine 20.10 has no separate status for a created exec whose container has exited."""
+_KIND_BY_TEXT: tuple[tuple[re.Pattern[str], type[ShimError]], ...] = (
+    (_BEING_REMOVED, NotFound),
+    (_CHANGED, ChangedMeanwhile),
+    (_NOT_RUNNING, FailedPrecondition),
+)
 _VERSION = re.compile(r"client version \S+ is too (new|old)")
 
 
@@ -138,8 +148,9 @@ def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
         return _error_from_conflict(text, message)
     if is_about_version(refused):
         return Unavailable(text)
-    if _NOT_RUNNING.search(message):
-        return FailedPrecondition(text)
+    for pattern, kind in _KIND_BY_TEXT:
+        if pattern.search(message):
+            return kind(text)
     if refused.status == 404 and message == "page not found":
         return Unsupported(f"{what}: this Docker has no such call")  # the object may exist
     kinds: dict[int, type[ShimError]] = {

@@ -158,6 +158,14 @@ def test_an_empty_id_is_refused_without_a_request(adapter: DockerEngine, server:
     assert server.requests == []
 
 
+def test_an_image_that_changes_meanwhile_is_read_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+    line = f"GET {V}/images/a.b/c:1/json"
+    server.on(line, response(500, {"message": "consistency error: data changed during operation, retry"}))
+    server.on(line, response(200, {"Id": "sha256:i"}))
+
+    assert adapter.inspect_image("a.b/c:1").id == "sha256:i"
+
+
 # Answers
 
 

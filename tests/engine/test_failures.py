@@ -16,6 +16,7 @@ from shim.domain.errors import (
 )
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    ChangedMeanwhile,
     LogOptionsClash,
     MountNameTooLong,
     NameConflict,
@@ -56,6 +57,8 @@ HOLDER = "fedcba987654" * 5 + "3210"
         (403, "authorization denied by plugin opa", ShimError),
         (500, "driver failed", ShimError),
         (500, f"Container {ID} is not running: Exited (7) Less than a second ago", FailedPrecondition),
+        (500, f"RWLayer of container {ID} is unexpectedly nil", NotFound),
+        (500, "consistency error: data changed during operation, retry", ChangedMeanwhile),
         (404, "network x not found", NotFound),
         (501, "not supported on this platform", Unsupported),
         (503, "shutting down", Unavailable),

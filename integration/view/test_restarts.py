@@ -62,6 +62,20 @@ def test_live_restore_keeps_containers_as_they_were(served: Served, kubelet: Kub
     served.cri.stop_container(before.container)
 
 
+@pytest.mark.parametrize("kubelet", [True], ids=["live-restore"], indirect=True)
+def test_a_stop_is_final_despite_a_restart_policy_given_by_hand(served: Served, kubelet: Kubelet) -> None:
+    """Docker starts stopped containers with the policy `always` when dockerd starts."""
+    before = known(kubelet)
+    for each in (before.container, before.pod.id):
+        served.engine.api.update_container(each, restart_policy={"Name": "always"})
+    served.cri.stop_container(before.container)
+    served.cri.stop(before.pod.id)
+    gone_and_back(served, crash=False)
+    for each in (before.container, before.pod.id):
+        found = served.engine.api.inspect_container(each)
+        assert (found["State"]["Running"], found["HostConfig"]["RestartPolicy"]["Name"]) == (False, "no")
+
+
 @pytest.mark.parametrize("kubelet", [False], ids=["no live-restore"], indirect=True)
 def test_without_live_restore_all_containers_are_exited_and_none_is_missing(served: Served, kubelet: Kubelet) -> None:
     earlier: list[Known] = []

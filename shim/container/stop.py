@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from shim.container.find import find_container
 from shim.container.plugins import tell_stopped
-from shim.container.teardown import ensure_killed
+from shim.container.teardown import ensure_killed, forbid_restarts
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
@@ -19,7 +19,10 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     call with a shorter timeout takes effect.
     """
     record = find_container(rt, container_id)
-    if record is None or not record.state.may_run:
+    if record is None:
+        return
+    if not record.state.may_run:
+        forbid_restarts(rt, record.id)
         return
     if timeout == 0:
         ensure_killed(rt, record.id)
@@ -27,4 +30,5 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         with suppress(NotFound):  # removed during the grace period
             rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
         rt.view.refresh_exited(record.id)
+        forbid_restarts(rt, record.id)
     tell_stopped(rt, record)

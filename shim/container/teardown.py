@@ -40,6 +40,18 @@ def ensure_killed(rt: Runtime, container_id: str) -> None:
         # Docker answers SIGKILL only after the end of the container.
         rt.engine.kill_container(container_id, signal="SIGKILL")
     rt.view.refresh_exited(container_id)
+    forbid_restarts(rt, container_id)
+
+
+def forbid_restarts(rt: Runtime, container_id: str) -> None:
+    """Take away the restart policy that a user has given to a stopped container: dockerd starts it when dockerd starts.
+
+    An unknown container is ignored.
+    """
+    record = rt.view.last_known(container_id)
+    if record is not None and record.state.restarts:
+        with suppress(NotFound):
+            rt.engine.update_container(record.id, body={"RestartPolicy": {"Name": "no"}})
 
 
 def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:

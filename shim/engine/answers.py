@@ -107,6 +107,13 @@ it rewrites the control group, such as at a daemon-reload (opencontainers/cgroup
 """
 
 
+class RestartPolicy(Answer, frozen=True):
+    """`HostConfig.RestartPolicy` of a container inspect."""
+
+    name: str = ""
+    """`no` or empty, `always`, `unless-stopped`, `on-failure`."""
+
+
 class HostSettings(Answer, frozen=True):
     """`HostConfig` of a container inspect."""
 
@@ -129,6 +136,7 @@ class HostSettings(Answer, frozen=True):
     group_add: list[str] | None = None
     annotations: dict[str, str] | None = None
     """Annotations for the OCI runtime (API 1.43)."""
+    restart_policy: RestartPolicy = RestartPolicy()
     init: bool | None = None
     """None if the create request left it to the daemon."""
     userns_mode: str = ""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from shim.api.v1 import api_pb2 as pb
 from shim.base.gather import gather
 from shim.container.plugins import tell_stopped
-from shim.container.teardown import ensure_all_killed
+from shim.container.teardown import ensure_all_killed, forbid_restarts
 from shim.hooks.pods import pod_has_stopped
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
@@ -74,5 +74,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
     if record.state.phase != pb.CONTAINER_EXITED:  # Docker may be starting a created container
         kill_pause(rt, record.id)
+    else:
+        forbid_restarts(rt, record.id)
     # Meanwhile Docker may have started a container for an earlier server. Without pause it starts no further container.
     ensure_all_killed(rt, unstarted)

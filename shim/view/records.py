@@ -33,6 +33,8 @@ class ContainerState:
     finished_at: int
     from_list_only: bool = False
     """Whether the state comes from Docker's list, because no inspect has succeeded yet: pid and start are unknown."""
+    restarts: bool = False
+    """Whether a user has given the container a restart policy (`docker update --restart`)."""
     missed_exit: bool = False
     """Whether Docker missed the exit and still lists the container as running although its process is gone."""
 

@@ -47,6 +47,8 @@ _PHASES = {
     "exited": pb.CONTAINER_EXITED,
     "dead": pb.CONTAINER_EXITED,
 }
+_NO_RESTARTS = frozenset({"", "no"})
+
 EMPTY_STATE = ContainerState(
     phase=pb.CONTAINER_UNKNOWN,
     pid=0,
@@ -189,7 +191,8 @@ def state_from_inspect(inspect: ContainerInspect) -> ContainerState:
     """Return the CRI state of a container."""
     phase = _PHASES.get(inspect.state.status, pb.CONTAINER_UNKNOWN)
     created_at = ns_from_rfc3339(inspect.created)
-    created = replace(EMPTY_STATE, phase=phase, created_at=created_at)
+    restarts = inspect.host_config.restart_policy.name not in _NO_RESTARTS
+    created = replace(EMPTY_STATE, phase=phase, created_at=created_at, restarts=restarts)
     if phase == pb.CONTAINER_RUNNING:
         return replace(created, pid=inspect.state.pid, started_at=ns_from_rfc3339(inspect.state.started_at))
     if phase == pb.CONTAINER_EXITED:

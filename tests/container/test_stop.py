@@ -37,6 +37,22 @@ def test_stopping_a_created_container_changes_nothing(rt: Runtime) -> None:
     assert rt.view.container(container).state.phase == pb.CONTAINER_CREATED
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_stop_takes_away_the_restart_policy_of_a_user(rt: Runtime, engine: FakeEngine, runs: bool) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.update_container(container, body={"RestartPolicy": {"Name": "always"}})
+    if not runs:
+        engine.exit_container(container)
+    wait_until(lambda: rt.view.container(container).state.restarts)
+    wait_until(lambda: rt.view.container(container).state.running == runs)
+    stop_container(rt, container_id=container, timeout=5)
+    assert engine.inspect_container(container).host_config.restart_policy.name == "no"
+    updates = len(engine.calls_of("update_container"))
+    wait_until(lambda: not rt.view.container(container).state.restarts)
+    stop_container(rt, container_id=container, timeout=5)
+    assert len(engine.calls_of("update_container")) == updates
+
+
 def test_a_second_stop_does_not_wait_for_the_first(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     with engine.held("stop_container", container) as gate:

@@ -19,11 +19,20 @@ from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.mounts import need_root, unmount_below
 from tests.pods import created, ready_pod, running
+from tests.waits import wait_until
 
 
 @pytest.mark.parametrize("sandbox_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b", "no such"])
 def test_stopping_an_unknown_sandbox_succeeds(sandbox_id: str, rt: Runtime) -> None:
     stop_pod_sandbox(rt, sandbox_id=sandbox_id)
+
+
+def test_a_stop_takes_away_the_restart_policy_of_pause(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.update_container(sandbox, body={"RestartPolicy": {"Name": "unless-stopped"}})
+    wait_until(lambda: rt.view.sandbox(sandbox).state.restarts)
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert engine.inspect_container(sandbox).host_config.restart_policy.name == "no"
 
 
 def test_a_container_docker_is_still_starting_does_not_survive(rt: Runtime, engine: FakeEngine) -> None:

@@ -24,6 +24,8 @@ from shim.spec.resources import beyond_docker, check_kept, check_memory, former_
 from shim.view.records import ContainerRecord
 
 FIELD = "linux"
+_OF_PLUGINS = "linux.resources"
+"""The field in the answer of an NRI plugin."""
 MEMORY_FILE = "memory.max"
 
 log = structlog.get_logger(__name__)
@@ -78,8 +80,8 @@ def update_others(rt: Runtime, updates: Iterable[nri.ContainerUpdate]) -> None:
 def apply_update(rt: Runtime, update: nri.ContainerUpdate) -> None:
     """Apply an update that a plugin has requested."""
     resources = update.linux.resources
-    check_changeable(resources, field=FIELD)
-    limits = to_cri(resources, field=FIELD)
+    check_changeable(resources, field=_OF_PLUGINS)
+    limits = to_cri(resources, field=_OF_PLUGINS)
     if not limits.is_empty:
         change_limits(rt, container_id=update.container_id, limits=limits)
 
@@ -91,8 +93,8 @@ def _asked_of_plugins(
     if not rt.nri.active:
         return Wanted(linux, {}), ()
     resources, others = container_is_updated(rt, record, of_cri(linux))
-    check_changeable(resources, field=FIELD)
-    return to_cri(resources, field=FIELD), others
+    check_changeable(resources, field=_OF_PLUGINS)
+    return to_cri(resources, field=_OF_PLUGINS), others
 
 
 def _change(rt: Runtime, record: ContainerRecord, limits: Wanted) -> ContainerRecord:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shim.api.nri import nri_pb2 as nri
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.keys import check_unified, huge_page_limits
 from shim.domain.errors import InvalidArgument
 from shim.engine.interface import JsonObject
 from shim.nri.fields import is_set
@@ -63,7 +64,11 @@ def of_cri(resources: pb.LinuxContainerResources) -> nri.LinuxResources:
 
 
 def to_cri(resources: nri.LinuxResources, *, field: str) -> Wanted:
-    """Convert NRI limits to the CRI and Docker. Raise InvalidArgument for fields that Linux has removed."""
+    """Convert NRI limits to the CRI and Docker. Raise InvalidArgument, which names the field.
+
+    Refused are fields that Linux has removed, and files and page sizes that the CRI's requests may not have either:
+    plugins take values from annotations of pods, and a name such as `../memory.max` would leave the container's group.
+    """
     for path in REMOVED_FROM_LINUX:
         if is_set(resources, path):
             raise InvalidArgument(f"{field}.{path}: kernels have no such limit any more")
@@ -81,6 +86,8 @@ def to_cri(resources: nri.LinuxResources, *, field: str) -> Wanted:
             pb.HugepageLimit(page_size=each.page_size, limit=each.limit) for each in resources.hugepage_limits
         ],
     )
+    check_unified(linux.unified, field=f"{field}.unified")
+    huge_page_limits(linux.hugepage_limits, field=f"{field}.hugepage_limits")
     return Wanted(linux, dict(_docker(resources)))
 
 

@@ -123,6 +123,28 @@ def test_exec_processes_get_variables_and_rlimits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"../memory.high": "max"}, "'../memory.high' is not a cgroup file"),
+        ({"cgroup.freeze": "1"}, "'cgroup.freeze' is not a limit of a container"),
+        ({"pids.max": "abc"}, "'abc' is neither a number"),
+        ({"pids.max": "0"}, "'0' is neither a number"),
+    ],
+)
+def test_files_that_the_cri_refuses_are_refused(files: dict[str, str], reason: str) -> None:
+    """Plugins take them from annotations of pods."""
+    with pytest.raises(FailedPrecondition, match=r"linux\.resources\.unified") as refused:
+        changes_of(resources(unified=files).adjust, env=())
+    assert reason in str(refused.value)
+
+
+def test_page_sizes_that_the_cri_refuses_are_refused() -> None:
+    answer = resources(hugepage_limits=[nri.HugepageLimit(page_size="3MB", limit=1)])
+    with pytest.raises(FailedPrecondition, match="'3MB' is not a size"):
+        changes_of(answer.adjust, env=())
+
+
+@pytest.mark.parametrize(
     ("answer", "field"),
     [
         (linux(cgroups_path="/mine"), "linux.cgroups_path"),

@@ -16,6 +16,7 @@ import pytest
 from integration import nri_plugins
 from integration.conftest import Images, NodeDirs, Served, serving
 from integration.fields.limits import MIB, V2, kernel, limited, update
+from integration.node.commands import allowed
 from integration.node.engine import Engine
 from integration.pods.kubelet import Kubelet, pid_of, refusal
 from integration.pods.test_nri import docker, docker_exec, kubelet
@@ -125,8 +126,9 @@ def installed(engine: Engine, dirs: NodeDirs, name: str) -> Iterator[Served]:
         each.mkdir()
     (programs / f"40-{name}").symlink_to(program)
     (configurations / f"{name}.conf").write_text(CONFIGURATIONS[name])
-    own = {"nri_plugin_path": programs, "nri_plugin_config_path": configurations}
-    with serving(engine, dirs, network_plugin="none", **own) as served:
+    places = {"nri_plugin_path": programs, "nri_plugin_config_path": configurations}
+    timeouts = {"nri_plugin_registration_timeout": allowed(5), "nri_plugin_request_timeout": allowed(2)}
+    with serving(engine, dirs, network_plugin="none", **places, **timeouts) as served:
         assert nri_plugins.plugins_of(served) == [f"40-{name}"]
         yield served
         assert nri_plugins.plugins_of(served) == [f"40-{name}"]

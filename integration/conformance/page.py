@@ -3,7 +3,7 @@
 Each combination has a cell, also without a run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, kept, skips
@@ -49,7 +49,7 @@ _USER_NAMESPACES = """\
 ## critest in user namespaces
 
 The same tests. A gRPC server between critest and pydockershim adds a user namespace to each pod for which Kubernetes
-would allow one.
+would allow one. The table of skips has further reasons only.
 """
 _KUBELET = """\
 ## Kubelets
@@ -92,9 +92,11 @@ _INTRODUCTIONS = {
 def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
+    of_critest = set(skips(newest(run for run in runs if run.suite == "critest")))
     for suite, introduction in _INTRODUCTIONS.items():
         own = newest(run for run in runs if run.suite == suite)
-        parts += [introduction, _table(_rows(suite, own)), *_of_skips(own), *_of_failures(own)]
+        known = of_critest if suite == "user-namespaces" else set()
+        parts += [introduction, _table(_rows(suite, own)), *_of_skips(own, known=known), *_of_failures(own)]
     parts += [_UNIT_TESTS, _table(_rows_of_unit_tests(unit_tests)), *_of_failed_unit_tests(unit_tests)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
     return "\n".join([*parts, *_notes(newest(runs))])
@@ -136,10 +138,12 @@ def _cell(run: Run) -> str:
     return f"{run.date}: {passed} of {passed + run.count('failed')}"
 
 
-def _of_skips(runs: Sequence[Run]) -> Iterator[str]:
+def _of_skips(runs: Sequence[Run], *, known: Set[str] = frozenset()) -> Iterator[str]:
+    """Yield a table of the reasons that are not `known` from another table."""
     rows = [
         (_one_line(reason), str(len(cases)), ", ".join(_engines(run for of in cases.values() for run in of)))
         for reason, cases in sorted(skips(runs).items())
+        if reason not in known
     ]
     if rows:
         yield "Skipped, by reason:\n"

@@ -214,7 +214,8 @@ def test_a_pod_has_a_user_namespace_between_install_and_uninstall(
     with own_link(BRIDGE), served_by(unit.engine, node_dirs) as served:
         kubelet = Kubelet(served.cri, BUSYBOX)
         wait_until(lambda: features(served.cri).user_namespaces, seconds=10)
-        findings = check_engine_at(Config(docker_endpoint=unit.engine.url), os.environ)
+        config = Config(docker_endpoint=unit.engine.url, root_directory=node_dirs.state)
+        findings = check_engine_at(config, os.environ)
         assert Finding("ok", "user namespace", "pods can have their own") in findings
         shown = kubelet.inside(started(kubelet, pod_of(kubelet)), "cat /proc/self/uid_map")
         kubelet.remove_all()

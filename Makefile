@@ -159,7 +159,7 @@ demo-picture: venv ## record the demo as a picture for README (root)
 run: venv ## set up this machine and keep the server in the foreground (root)
 	$(HOST) $(PY) -m integration.demo --serve $(ARGS)
 
-bench: venv ## the benchmarks with bars: ARGS="--beside /path/to/containerd" (root)
+bench: venv ## the benchmarks with goals: ARGS="--beside /path/to/containerd" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench $(ARGS)
 	$(ISOLATED) --disk $(PY) -m integration.bench.building
 	$(ISOLATED) --disk $(PY) -m integration.bench.fifty
@@ -167,7 +167,7 @@ bench: venv ## the benchmarks with bars: ARGS="--beside /path/to/containerd" (ro
 	$(ISOLATED) --disk $(PY) -m integration.bench.checkpoints
 
 bench-%: venv ## one benchmark (root)
-	@[ -n "$(filter $*,$(BENCHES))" ] || { echo "bench-$*: there are $(BENCHES)" >&2; exit 1; }
+	@[ -n "$(filter $*,$(BENCHES))" ] || { echo "bench-$*: there are http kind $(BENCHES)" >&2; exit 1; }
 	$(ISOLATED) --disk $(PY) -m integration.bench.$(subst -,_,$*) $(ARGS)
 
 bench-http: venv

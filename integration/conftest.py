@@ -334,9 +334,7 @@ class Served:
         """Remove all listed containers and sandboxes, in the kubelet's order."""
         for container in self.cri.containers():
             self.cri.remove_container(container.id)
-        for sandbox in self.cri.sandboxes():
-            self.cri.stop(sandbox.id)
-            self.cri.remove(sandbox.id)
+        self.cri.remove_all()
 
 
 @contextmanager

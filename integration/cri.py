@@ -77,6 +77,12 @@ class Cri:
         """Remove a sandbox."""
         self.runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
 
+    def remove_all(self) -> None:
+        """Stop and remove all sandboxes, with their containers."""
+        for sandbox in self.sandboxes():
+            self.stop(sandbox.id)
+            self.remove(sandbox.id)
+
     def sandboxes(self, **filters: Any) -> list[pb.PodSandbox]:
         """List sandboxes."""
         request = pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(**filters))

@@ -22,7 +22,7 @@ _OPTIONS = {
 """The options for index and socket of programs that do not call them `-idx` and `-socket-path`."""
 _STOP_SECONDS = 20.0
 _STARTED = b"Started plugin"
-"""What the Go library writes once a plugin is registered and configured."""
+"""The log line of the Go library after a plugin is registered and configured."""
 
 
 def info_of(served: Served) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import msgspec
 from integration.bench.figures import Bar, bar_of
 from integration.bench.machine import docker, machine
 from integration.bench.pods import ordinary_pod
+from integration.bench.processor_time import own_seconds, parent_of
 from integration.bench.report import Docker, Machine
 from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.timed_pod import PodClient, TimedPod
@@ -51,8 +52,6 @@ TURNS = 4
 IDLE_LIMIT_SECONDS = 0.75
 """Processor time in PROBE_SECONDS, with a probe in each of 100 pods."""
 PSS_LIMIT_MIB = 85.0
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 T = TypeVar("T")
 
@@ -297,7 +296,7 @@ def _figures(server: Server, figure: Callable[[Path], float]) -> Of:
 def _child_name(proc: Path, *, parent: int) -> str | None:
     """Return the name of a child process of the server; None for other and for exited processes."""
     try:
-        if int(_stat(proc)[1]) != parent:
+        if parent_of(int(proc.name)) != parent:
             return None
         words = (proc / "cmdline").read_text().split("\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -306,12 +305,7 @@ def _child_name(proc: Path, *, parent: int) -> str | None:
 
 
 def _cpu_seconds(proc: Path) -> float:
-    return sum(map(int, _stat(proc)[11:13])) / _TICKS
-
-
-def _stat(proc: Path) -> list[str]:
-    """Return the fields of stat from the third on (proc(5)); the second is the name, which may contain blanks."""
-    return (proc / "stat").read_text().rpartition(")")[2].split()
+    return own_seconds(int(proc.name))
 
 
 def _pss_mib(proc: Path) -> float:

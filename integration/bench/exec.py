@@ -18,6 +18,7 @@ from itertools import cycle
 from pathlib import Path
 
 from integration.bench.pods import ordinary_pod
+from integration.bench.processor_time import machine_seconds
 from integration.bench.rounds import rotated
 from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.streaming import Bar, print_bars
@@ -98,12 +99,12 @@ def _container(cri: Cri, setup: Setup, *, name: str = "exec") -> str:
 
 
 def _measure(run: Callable[[], object], took: Took) -> None:
-    busy = _busy()
+    busy = machine_seconds()
     for _ in range(EACH):
         began = time.perf_counter()
         run()
         took.wall_ms.append((time.perf_counter() - began) * 1000)
-    took.cpu_ms.append((_busy() - busy) / EACH * 1000)
+    took.cpu_ms.append((machine_seconds() - busy) / EACH * 1000)
 
 
 def _concurrent(run: Callable[[], object]) -> float:
@@ -133,20 +134,14 @@ def _steady(cri: Cri, containers: Sequence[str], seconds: float) -> float:
 
 
 def _processors(seconds: float, work: Callable[[], None]) -> float:
-    busy, began = _busy(), time.monotonic()
+    busy, began = machine_seconds(), time.monotonic()
     while time.monotonic() - began < seconds:
         work()
-    return (_busy() - busy) / (time.monotonic() - began)
+    return (machine_seconds() - busy) / (time.monotonic() - began)
 
 
 def _cpu(took: Took) -> float:
     return statistics.median(took.cpu_ms)
-
-
-def _busy() -> float:
-    """Return the busy seconds of all processors."""
-    user, nice, system, _, _, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + interrupts + soft) / 100
 
 
 def _by_docker(setup: Setup, container: str) -> None:

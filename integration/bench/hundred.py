@@ -5,17 +5,17 @@ probes. Each round has a new control plane and kubelet. A containerd does the sa
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from integration.bench import rivals
+from integration.bench.processor_time import all_seconds, children_of, machine_seconds, own_seconds
 from integration.bench.rounds import rotated
 from integration.bench.setup import ENGINES, prepared, serving
 from integration.bench.streaming import Bar, print_bars
@@ -39,7 +39,6 @@ IDLE_CPU_SECONDS = 4.5
 SERVER = "server"
 _READY_SECONDS = 300.0
 _GONE_SECONDS = 300.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,11 @@ def measure(engine_name: str, *, binaries: Binaries, rounds: int, containerd: Pa
     if node is None:
         raise NodeError("the benchmark runs only in isolation: make bench-hundred")
     with prepared(engine_name) as setup, serving(setup) as (server, cri), ExitStack() as stack:
-        runtime = ContainerRuntime(server.socket, setup.engine.cgroup_driver, partial(_clear, cri))
+        runtime = ContainerRuntime(server.socket, setup.engine.cgroup_driver, cri.remove_all)
         sides = {SERVER: _Side(runtime, cri, server.daemon.pid)}
         if containerd is not None:
             rival = stack.enter_context(rivals.running(setup, containerd, number=1))
-            runtime = ContainerRuntime(rival.socket, "cgroupfs", partial(_clear, rival.cri))
+            runtime = ContainerRuntime(rival.socket, "cgroupfs", rival.cri.remove_all)
             sides[rival.name] = _Side(runtime, rival.cri, rival.pid)
         took: dict[str, list[_Took]] = {name: [] for name in sides}
         for number in range(rounds):
@@ -90,26 +89,21 @@ def measure(engine_name: str, *, binaries: Binaries, rounds: int, containerd: Pa
     return list(_bars(took))
 
 
-def _clear(cri: Cri) -> None:
-    for sandbox in cri.sandboxes():
-        cri.stop(sandbox.id)
-        cri.remove(sandbox.id)
-
-
 def _round(node: Node, side: _Side, binaries: Binaries, *, home: Path) -> _Took:
     with kubernetes(node, side.runtime, binaries, home=home) as cluster:
-        began, spent, machine = time.monotonic(), _own_seconds(side.pid), _machine_seconds()
+        began, spent, machine = time.monotonic(), _tree_seconds(side.pid, own_seconds), machine_seconds()
         cluster.kubectl.apply(_deployment())
         wait_until(lambda: _ready(cluster) == PODS, _READY_SECONDS)
         ready = time.monotonic() - began
-        own, before_idle, machine_now = _own_seconds(side.pid), _all_seconds(side.pid), _machine_seconds()
+        own, before_idle = _tree_seconds(side.pid, own_seconds), _tree_seconds(side.pid, all_seconds)
+        machine_now = machine_seconds()
         time.sleep(IDLE_SECONDS)
         took = _Took(
             ready=ready,
             runtime=own - spent,
             machine=machine_now - machine,
-            idle=_all_seconds(side.pid) - before_idle,
-            idle_machine=_machine_seconds() - machine_now,
+            idle=_tree_seconds(side.pid, all_seconds) - before_idle,
+            idle_machine=machine_seconds() - machine_now,
         )
         cluster.kubectl("delete", "deployment", "many", "--wait=false")
         wait_until(lambda: not side.cri.sandboxes(), _GONE_SECONDS)
@@ -143,35 +137,13 @@ def _ready(cluster: Kubernetes) -> int:
     return int(found["status"].get("readyReplicas", 0))
 
 
-def _own_seconds(pid: int) -> float:
-    """Return the processor seconds of a process and its living children."""
-    return sum(user + system for _, user, system, *_ in _tree(pid)) / _TICKS
-
-
-def _all_seconds(pid: int) -> float:
-    """Return the processor seconds of a process and its children, including the children that they have reaped."""
-    return sum(sum(ticks) for _, *ticks in _tree(pid)) / _TICKS
-
-
-def _tree(pid: int) -> list[list[int]]:
-    """Return `_stat` of a process and its children."""
-    found = {int(each.name): _stat(int(each.name)) for each in Path("/proc").glob("[0-9]*")}
-    return [fields for process, fields in found.items() if fields is not None and pid in (process, fields[0])]
-
-
-def _stat(pid: int) -> list[int] | None:
-    """Return a process's parent, and its own and its reaped children's user and system ticks; None if it has ended."""
-    try:
-        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return [int(fields[place]) for place in (1, 11, 12, 13, 14)]
-
-
-def _machine_seconds() -> float:
-    """Return the busy processor seconds of the machine since its start."""
-    user, nice, system, _, _, irq, soft_irq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + irq + soft_irq) / _TICKS
+def _tree_seconds(pid: int, seconds: Callable[[int], float]) -> float:
+    """Return the sum of a figure over a process and its children."""
+    total = seconds(pid)
+    for child in children_of(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            total += seconds(child)
+    return total
 
 
 def _bars(took: Mapping[str, list[_Took]]) -> Iterator[Bar]:

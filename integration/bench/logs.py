@@ -18,6 +18,7 @@ from typing import get_args
 
 import msgspec
 
+from integration.bench.processor_time import own_seconds
 from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.commands import NodeError, step
@@ -31,7 +32,6 @@ from shim.logs.drivers import FORMATS
 from shim.logs.interface import ContainerLog
 from shim.logs.supervisor import LogSupervisor
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _FLOOD = "timeout {seconds} awk 'BEGIN{{for(i=0;;i++) printf \"%099d\\n\", i}}'"
 """Numbered lines of 100 bytes, printed as fast as possible."""
 _DRIP = "mkfifo /f; exec 3<>/f; while :; do for i in 0 1 2 3 4 5 6 7 8 9; do echo {line}; done; read -t 0.1 -u 3; done"
@@ -88,8 +88,7 @@ class Process:
 
     def cpu(self) -> float:
         """Return the processor time so far, in seconds."""
-        times = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return sum(map(int, times)) / _TICKS
+        return own_seconds(self.pid)
 
     def rss_mib(self) -> float:
         """Return the resident memory."""

@@ -211,9 +211,7 @@ def _serving(place: _Place, arguments: list[str], *, path: list[Path]) -> Iterat
             try:
                 yield cri, daemon.pid
             finally:
-                for sandbox in cri.sandboxes():
-                    cri.stop(sandbox.id)
-                    cri.remove(sandbox.id)
+                cri.remove_all()
     except BaseException:
         print(daemon.log_tail(), flush=True)
         raise

@@ -171,9 +171,7 @@ def _kubelet(
         raise
     finally:
         daemon.stop(timeout=_CALL_SECONDS)
-        for sandbox in cri.sandboxes():  # before the unmounts: running pods keep the file system of their logs busy
-            cri.stop(sandbox.id)
-            cri.remove(sandbox.id)
+        cri.remove_all()  # before the unmounts: running pods keep the file system of their logs busy
         unmount_all(home)
         unmount_all(Path("/var/log"))
 

@@ -96,13 +96,13 @@ class _Forwarder(grpc.GenericRpcHandler):
 
 
 def _timeout(context: grpc.ServicerContext) -> float | None:
-    """Return the remaining seconds of a call; None without a deadline, for which grpcio has a huge number."""
+    """Return the remaining seconds of a call; None without a deadline: grpcio returns a huge number then."""
     remaining = context.time_remaining()
     return remaining if remaining < _LONGEST_SECONDS else None
 
 
 def _can_be_mapped(security: pb.LinuxSandboxSecurityContext) -> bool:
-    """Return whether Kubernetes allows users of its own to such a pod, which has not asked for any."""
+    """Return whether Kubernetes allows a user namespace for such a pod, and the pod does not have one yet."""
     options = security.namespace_options
     on_host = pb.NODE in (options.pid, options.ipc, options.network)
     return not (on_host or security.privileged or options.HasField("userns_options"))

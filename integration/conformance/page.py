@@ -48,8 +48,8 @@ All conformance tests of the CRI.
 _USER_NAMESPACES = """\
 ## critest in user namespaces
 
-The same tests. A gRPC server between critest and pydockershim adds a user namespace to each pod for which Kubernetes
-would allow one. The table of skips has further reasons only.
+The same tests. A gRPC server between critest and pydockershim adds a user namespace to each pod, unless Kubernetes
+forbids it. The table of skips has further reasons only.
 """
 _KUBELET = """\
 ## Kubelets

@@ -1,5 +1,6 @@
 """Executes a planned run: starts its engine and server, runs its suite, and describes the run."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,29 +58,33 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
 
 def _critest(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
     with registries.public_registries(node, served.engine.api):
-        return run_critest(
-            found["critest"],
-            socket=served.server.socket,
-            nri=served.server.nri_socket,
-            home=new_home("critest"),
-            only=options.only,
-            say=Progress(str(planned)),
-        )
+        return _run_critest(planned, served, socket=served.server.socket, found=found, options=options)
 
 
 def _mapped(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
-    home = new_home("mapped")
-    socket = home.with_suffix(".sock")
+    socket, skipped = new_home("mapped").with_suffix(".sock"), OURS_TO_SKIP | HOSTS_TO_SKIP
     with registries.public_registries(node, served.engine.api), mapping_users(served.server.socket, socket):
-        return run_critest(
-            found["critest"],
-            socket=socket,
-            nri=served.server.nri_socket,
-            skipped=OURS_TO_SKIP | HOSTS_TO_SKIP,
-            home=home,
-            only=options.only,
-            say=Progress(str(planned)),
-        )
+        return _run_critest(planned, served, socket=socket, found=found, options=options, skipped=skipped)
+
+
+def _run_critest(
+    planned: Planned,
+    served: Served,
+    *,
+    socket: Path,
+    found: Binaries,
+    options: Options,
+    skipped: Mapping[str, str] = OURS_TO_SKIP,
+) -> tuple[Case, ...]:
+    return run_critest(
+        found["critest"],
+        socket=socket,
+        nri=served.server.nri_socket,
+        skipped=skipped,
+        home=new_home("critest"),
+        only=options.only,
+        say=Progress(str(planned)),
+    )
 
 
 def _kubelet(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:

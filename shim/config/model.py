@@ -163,7 +163,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """NRI plugins that each new container needs."""
 
     nri_tolerate_missing_plugins_annotation: Annotated[str, forms.OPTIONAL_ANNOTATION] = ""
-    """Annotation by which a pod does without these plugins; empty for none."""
+    """Annotation of pods that opt out of these plugins; empty for none."""
 
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` detects whether that is

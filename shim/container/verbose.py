@@ -14,7 +14,7 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _RUNTIME_TYPE = "io.containerd.runc.v2"
-"""The containerd-shim by which Docker's containerd runs runc and the server's OCI runtime."""
+"""The containerd-shim that Docker's containerd uses for runc and the server's OCI runtime."""
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ _OVERLAY = "trusted.overlay."
 _ALSO_OVERLAY = "user.overlay."
 _OPAQUE_ATTRIBUTE = "trusted.overlay.opaque"
 _ELSEWHERE = ("redirect", "metacopy")
-"""Attributes by which overlayfs marks a file whose name or content is in a lower layer."""
+"""Attributes of overlayfs for a file whose name or content is in a lower layer."""
 _SELINUX = "security.selinux"
 """The SELinux label of a file. It is left out, because the node of the restore has other labels."""
 

@@ -134,7 +134,7 @@ def _is_name(name: str) -> bool:
 
 
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield all snapshots except those of running containers.
+    """Yield all snapshots except snapshots of running containers.
 
     Only containerd's database distinguishes images' snapshots, so layers of stopped containers are included.
     """

@@ -3,7 +3,7 @@
 from shim.engine.answers import EngineInfo, HostSettings, NetworkSettings
 
 SHIM_GROUP = "io.containerd.runc.v2.group"
-"""The annotation by which all containers with the same value share one containerd-shim for runc."""
+"""The annotation for a shared containerd-shim: all containers with the same value share it, under runc."""
 
 ORDERED_RUNTIME = "pydockershim"
 """Docker's name for the OCI runtime of this server (`shim.oci_runtime`), which executes runc."""

@@ -97,7 +97,7 @@ class StartingTask:
 class TaskWatch:
     """Waits for the first processes of starting containers. Thread-safe.
 
-    All waits share one inotify instance, of which a node has few, and one thread. The first wait creates both.
+    All waits share a thread and an inotify instance, because a node has few instances. The first wait creates both.
     """
 
     def __init__(self) -> None:

@@ -150,10 +150,13 @@ class ImageView:
             if self._unseen.get(reference, stamp) <= stamp:
                 self._unseen.pop(reference, None)
 
-    def has_unseen_events(self) -> bool:
-        """Return whether a changed image awaits its inspect. Until then any tag may have moved to another image."""
+    def has_unseen_events(self, image_id: ImageId | None = None) -> bool:
+        """Return whether this image, or any image, has changed and awaits its inspect.
+
+        Until then any tag may have moved to another image.
+        """
         with self._changed:
-            return bool(self._unseen)
+            return bool(self._unseen) if image_id is None else image_id in self._unseen
 
     def _wait_listed_locked(self) -> None:
         self._availability.wait_available()

@@ -44,10 +44,23 @@ EXIT_KILLED = 137
 """The exit code that newer Engines report for a command that was killed together with its container."""
 
 NOT_BEGUN_CODES = frozenset({126, 127, 128})
-"""Exit codes that Docker reports if runc could not start the command; 126 and 127 if the reason is its file."""
+"""Exit codes that Docker reports if runc could not start the command."""
 
-_NOT_STARTED = 128
+_NO_COMMAND_STARTS = 128
 """The code among them whose reason is not the command's file: the node or the container could not run any command."""
+
+_ANY_REASON = 126
+"""The code among them that Engines before 28 report for each reason. The output then is runc's error."""
+
+_REASONS_OF_THE_FILE = (
+    b"executable file not found",
+    b"no such file or directory",
+    b"permission denied",
+    b"not a directory",
+    b"is a directory",
+    b"exec format error",
+)
+"""What runc's error contains if the reason is the command's file."""
 
 _KILLED_CODES = frozenset({137, 255})
 """Exit codes of a killed container, perhaps together with its containerd-shim, or after Docker missed its exit."""
@@ -121,9 +134,17 @@ def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | No
 
 
 def check_exit_code(
-    rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: ProcessHandle | None
+    rt: Runtime,
+    ended: ExecInspect,
+    exec_id: str,
+    *,
+    container_id: str,
+    first: ProcessHandle | None,
+    output: bytes = b"",
 ) -> None:
     """Raise if Docker's exit code is not the command's. `first` is the container's first process.
+
+    `output` is the beginning of stdout, if the caller has it.
 
     Raise FailedPrecondition if the container ended before the command began, which Docker reports as one of
     NOT_BEGUN_CODES. Raise ShimError if Docker could not start the command although its file is fine: a kubelet counts
@@ -135,7 +156,7 @@ def check_exit_code(
     """
     if ended.exit_code in NOT_BEGUN_CODES and not ended.pid and (first is None or first.has_ended()):
         raise FailedPrecondition(f"exec {exec_id}: container {container_id} is not running")
-    if ended.exit_code == _NOT_STARTED and not ended.pid:
+    if not ended.pid and _says_no_command_starts(ended.exit_code, output):
         raise ShimError(
             f"exec {exec_id} in container {container_id}: Docker could not start the command, "
             "for example at a limit of processes"
@@ -152,6 +173,13 @@ def check_exit_code(
         raise ShimError(f"{what}, but the container's process is gone, and Docker has not reported its exit code")
     if code in _KILLED_CODES:
         raise ShimError(f"{what}, but the container was killed (exit code {code}): the result is unknown")
+
+
+def _says_no_command_starts(code: int | None, output: bytes) -> bool:
+    """Return whether Docker reports for a command that did not begin that no command could have begun."""
+    if code == _ANY_REASON and output.startswith(b"OCI runtime exec failed"):
+        return not any(reason in output for reason in _REASONS_OF_THE_FILE)
+    return code == _NO_COMMAND_STARTS
 
 
 def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:

@@ -79,7 +79,7 @@ def _by_docker(rt: Runtime, container_id: str, cmd: Sequence[str], *, seconds: f
                 ended = kill_after_failure(rt, exec_id, container_id=container_id, because=error)
                 if ended is None or not isinstance(error, DeadlineExceeded):
                     raise
-        check_exit_code(rt, ended, exec_id, container_id=container_id, first=first)
+        check_exit_code(rt, ended, exec_id, container_id=container_id, first=first, output=output.beginning_of_stdout())
     return output.response(exit_code(ended, exec_id))
 
 
@@ -96,6 +96,9 @@ class _Kept:
             self.pieces += 1
             kept = self._kept[which]
             kept += data[: OUTPUT_LIMIT - len(kept)]
+
+    def beginning_of_stdout(self) -> bytes:
+        return bytes(self._kept[STDOUT][:4096])
 
     def response(self, code: int) -> pb.ExecSyncResponse:
         return pb.ExecSyncResponse(stdout=bytes(self._kept[STDOUT]), stderr=bytes(self._kept[STDERR]), exit_code=code)

@@ -12,6 +12,7 @@ from shim.base import deadline
 from shim.container import exec_sync as exec_sync_module
 from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.engine.stdcopy import STDOUT
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine, FakeProcessStream
 from tests.fakes.engine_state import ExecScript
@@ -296,6 +297,41 @@ def test_a_command_whose_container_ended_before_it_began_has_no_exit_code(
     engine.script_exec(ExecScript(exit_code=code))
     with pytest.raises(FailedPrecondition, match=f"container {container} is not running"):
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
+
+_RUNC = b"OCI runtime exec failed: exec failed: unable to start container process: "
+
+
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize(
+    "reason",
+    [
+        b"unable to setup user: setenv: invalid argument: unknown",
+        b"can't get final child's PID from pipe: EOF: unknown",
+        b"unable to start init: fork/exec /proc/self/fd/6: resource temporarily unavailable: unknown",
+    ],
+)
+def test_a_command_that_an_old_engine_could_not_start_has_no_exit_code(
+    rt: Runtime, engine: FakeEngine, reason: bytes
+) -> None:
+    engine.script_exec(ExecScript(frames=[(STDOUT, _RUNC + reason)], exit_code=126))
+    with pytest.raises(ShimError, match="Docker could not start the command"):
+        exec_sync(rt, container_id=container_of(rt), cmd=["x"], timeout=0)
+
+
+@pytest.mark.usefixtures("first")
+@pytest.mark.parametrize(
+    "output",
+    [
+        _RUNC + b'exec: "x": executable file not found in $PATH: unknown',
+        _RUNC + b'exec: "/x": permission denied: unknown',
+        b"said by a command that ended with 126",
+    ],
+)
+def test_an_exit_code_126_because_of_the_file_is_the_answer(rt: Runtime, engine: FakeEngine, output: bytes) -> None:
+    engine.script_exec(ExecScript(frames=[(STDOUT, output)], exit_code=126))
+    done = exec_sync(rt, container_id=container_of(rt), cmd=["x"], timeout=0)
+    assert (done.stdout, done.exit_code) == (output, 126)
 
 
 def test_a_command_may_end_its_container(rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]") -> None:

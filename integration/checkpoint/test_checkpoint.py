@@ -23,7 +23,8 @@ from integration.pods.user_namespaces import own_users
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
-COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i > /state; sleep 0.1; done"
+# The file is never truncated, so that no reader finds it empty.
+COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i 1<> /state; sleep 0.1; done"
 
 
 def checkpoint(served: Served, container: str, location: Path | str, *, timeout: int = 0) -> None:

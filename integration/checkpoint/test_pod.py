@@ -22,7 +22,8 @@ from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
 OWN_PIDS = pb.NamespaceOption(pid=pb.CONTAINER)
-COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i > /state; sleep 0.1; done"
+# The file is never truncated, so that no reader finds it empty.
+COUNTER = "i=0; while :; do i=$((i+1)); echo line $i; echo $i 1<> /state; sleep 0.1; done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,22 @@ def test_a_shared_process_namespace_is_restored(migration: Migration) -> None:
     assert migration.kubelet.cri.exec(second, "true").exit_code == 0
 
 
+def test_a_restored_container_leaves_the_ids_of_the_others_free(migration: Migration) -> None:
+    shared = secured(namespace_options=pb.NamespaceOption(pid=pb.POD))
+    first = migration.counter(**shared)
+    second = migration.start("sh", "-c", "for i in $(seq 50); do sleep 3600 & done; wait", **shared)
+    ids = "ps -o pid,args | grep 'sleep 3600$'"
+    wait_until(lambda: migration.kubelet.inside(migration.containers[second], ids).count("\n") == 50)
+    expected = migration.kubelet.inside(migration.containers[second], ids)
+    migration.checkpoint()
+    migration.remove()
+    restored = migration.restore(start=False).containers
+    migration.served.cri.start(restored[first])
+    migration.kubelet.inside(restored[first], "for i in $(seq 100); do sleep 600 > /dev/null 2>&1 & done")
+    migration.served.cri.start(restored[second])
+    assert migration.kubelet.inside(restored[second], ids) == expected
+
+
 ORPHAN = "(sh -c 'while :; do sleep 1; done' &); exec sleep 3600"
 
 
@@ -242,7 +259,7 @@ def test_a_terminal_is_restored(served: Served, migration: Migration) -> None:
 def test_a_restored_container_has_the_volumes_of_the_new_pod(migration: Migration, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     mount = pb.Mount(host_path=str(tmp_path / "empty"), container_path="/data")
-    command = "exec 3>> /data/lines; i=0; while :; do i=$((i+1)); echo $i > /state; echo $i >&3; sleep 0.1; done"
+    command = "exec 3>> /data/lines; i=0; while :; do i=$((i+1)); echo $i 1<> /state; echo $i >&3; sleep 0.1; done"
     name = migration.start("sh", "-c", command, mounts=[mount])
     wait_until(lambda: migration.count(migration.containers[name]) > 2)
     migration.checkpoint()
@@ -296,7 +313,7 @@ def test_a_read_only_root_is_restored(migration: Migration, tmp_path: Path) -> N
     mount = pb.Mount(host_path=str(volume), container_path="/data")
     context = secured(readonly_rootfs=True, namespace_options=OWN_PIDS)
     # No file is open when the container is paused: the file in the volume would be another one at the restore.
-    counter = COUNTER.replace("echo $i > /state", "mkdir /data/$i")
+    counter = COUNTER.replace("echo $i 1<> /state", "mkdir /data/$i")
     name = migration.start("sh", "-c", counter, mounts=[mount], **context)
     wait_until((volume / "1").exists)
     migration.checkpoint()
@@ -329,9 +346,7 @@ def test_a_hundred_mebibytes_of_memory_are_restored(migration: Migration) -> Non
 
 
 def test_a_deleted_open_file_is_restored(migration: Migration) -> None:
-    script = (
-        "echo kept > /tmp/f; exec 3< /tmp/f; rm /tmp/f; i=0; while :; do i=$((i+1)); echo $i > /state; sleep 0.1; done"
-    )
+    script = f"echo kept > /tmp/f; exec 3< /tmp/f; rm /tmp/f; {COUNTER}"
     name = migration.start("sh", "-c", script)
     wait_until(lambda: migration.count(migration.containers[name]) > 2)
     restored = migration.assert_restores()

@@ -30,13 +30,15 @@ class CheckpointFiles:
 
     directory: Path
     """A directory below `root`, whose files have been checked."""
+    highest_pid: int
+    """The highest id of a process in any container of the pod's checkpoint."""
 
     def hand_over(self, rt: Runtime, container_id: str) -> Restore:
         """Move the files to a container that Docker has created; return its order. Raise ShimError."""
         own = root(rt) / container_id
         with atomic_files.failing_as(f"hand over the checkpoint of container {container_id}"):
             self.directory.rename(own)
-        return Restore(directory=str(own), path=search_path(os.environ))
+        return Restore(directory=str(own), path=search_path(os.environ), highest_pid=self.highest_pid)
 
 
 def root(rt: Runtime) -> Path:

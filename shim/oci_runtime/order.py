@@ -55,11 +55,13 @@ class UserNamespace(SimpleNamespace):
 class Restore(SimpleNamespace):
     """The checkpoint from which a container continues."""
 
-    def __init__(self, *, directory: str, path: str) -> None:
+    def __init__(self, *, directory: str, path: str, highest_pid: int = 0) -> None:
         self.directory = directory
         """Directory of criu's images and the changed files; used by this container only."""
         self.path = path
         """Search path for criu and for programs that criu runs."""
+        self.highest_pid = highest_pid
+        """The highest id of a process in any container of the pod's checkpoint."""
 
 
 class Order(SimpleNamespace):

@@ -5,6 +5,7 @@ The processes run when `create` ends. The calling shell script skips `start`, wh
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from shim.oci_runtime.order import OrderError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shim.oci_runtime.order import Restore
+    from shim.oci_runtime.order import Json, Restore
 
 IMAGES = "checkpoint"
 DIFF = "rootfs-diff.tar"
@@ -61,6 +62,7 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
     replace_json(path, config)
     # criu does not restore an oom_score_adj of 0, so the processes inherit the value.
     Path("/proc/self/oom_score_adj").write_text(str(config["process"].get("oomScoreAdj", 0)))
+    _reserve_pids(config, ordered.highest_pid)
     found = shutil.which(runtime)
     if found is None:
         raise OrderError(f"{runtime} is not in the PATH of containerd's shim")
@@ -70,6 +72,36 @@ def restore(ordered: Restore, *, words: Sequence[str], verb_at: int, bundle: str
         reason = criu_errors(f"{logs}/restore.log") or "criu has written no error"
         raise OrderError(f"restore from its checkpoint: {reason}")
     shutil.rmtree(ordered.directory, ignore_errors=True)  # the container's memory; the server removes what is left
+
+
+def _reserve_pids(config: Json, highest: int) -> None:
+    """In a pid namespace that the container joins, let new processes have ids above `highest` only.
+
+    Otherwise the processes of a container that is restored first take ids of those that are restored later.
+    """
+    joined = next((each.get("path") for each in config["linux"]["namespaces"] if each["type"] == "pid"), None)
+    if not joined:
+        return
+    with open("/proc/self/ns/pid", "rb") as own, open(joined, "rb") as namespace:
+        kernel.set_namespace(namespace.fileno(), kernel.CLONE_NEWPID)  # of new children
+        child = os.fork()
+        if child == 0:
+            os._exit(_raise_last_pid(highest))
+        _, status = os.waitpid(child, 0)
+        kernel.set_namespace(own.fileno(), kernel.CLONE_NEWPID)
+    if status:
+        raise OrderError(f"{joined}: reserve process ids: {os.strerror(os.waitstatus_to_exitcode(status))}")
+
+
+def _raise_last_pid(highest: int) -> int:
+    """Let the next process in this process's pid namespace have an id above `highest`; return an errno."""
+    try:
+        path = Path("/proc/sys/kernel/ns_last_pid")
+        if int(path.read_bytes()) < highest:
+            path.write_text(str(highest))
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
 
 
 def _make_read_only(root: str) -> None:

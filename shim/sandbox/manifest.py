@@ -1,5 +1,6 @@
 """Reads the manifest of a pod's checkpoint, and checks that containers can continue from it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import read_regular
 from shim.criu.layout import MANIFEST, MANIFEST_LIMIT
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.oci_runtime.restore import IMAGES
 from shim.spec.mounts import last_in_each_place
 
 _SHOWN = 5
+_PROCESS = re.compile(rf"{IMAGES}/core-(\d{{1,9}})\.img")
+"""criu's image of a process or thread."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -22,6 +26,8 @@ class Entry(msgspec.Struct, frozen=True):
     name: str
     """metadata.name of the container."""
     directory: str
+    files: dict[str, Any]
+    """Its files, by path below `directory`."""
     layers: list[str]
     """Digests of the uncompressed layers of its image."""
     config: dict[str, Any]
@@ -42,6 +48,12 @@ def read_manifest(directory: Path) -> Manifest:
         raise FailedPrecondition(f"checkpoint_path: read {MANIFEST}: {reason_of(error)}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FailedPrecondition(f"checkpoint_path: the checkpoint is damaged: {MANIFEST}: {error}") from error
+
+
+def highest_pid(manifest: Manifest) -> int:
+    """Return the highest id of a process or thread in the checkpoint, as its container sees it; 0 without processes."""
+    names = (name for entry in manifest.containers for name in entry.files)
+    return max((int(found[1]) for name in names if (found := _PROCESS.fullmatch(name))), default=0)
 
 
 def entries_by_name(manifest: Manifest, configs: Sequence[pb.ContainerConfig]) -> Mapping[str, Entry]:

@@ -21,7 +21,7 @@ from shim.domain.errors import FailedPrecondition, NotFound
 from shim.domain.ids import ContainerId, SandboxId
 from shim.image.find import find_image
 from shim.runtime import Runtime
-from shim.sandbox.manifest import check_same, entries_by_name, read_manifest
+from shim.sandbox.manifest import check_same, entries_by_name, highest_pid, read_manifest
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.run import run_pod_sandbox
 from shim.spec.defaults import host_defaults
@@ -56,7 +56,8 @@ def restore_pod(
     """
     _check_possible(rt, config, runtime_handler=runtime_handler)
     with _taken(rt, checkpoint_path, refuse_connections=refuse_connections) as directory:
-        entries = entries_by_name(read_manifest(directory), container_configs)
+        manifest = read_manifest(directory)
+        entries, highest = entries_by_name(manifest, container_configs), highest_pid(manifest)
         for index, each in enumerate(container_configs):
             entry, field = entries[each.metadata.name], f"container_configs[{index}]"
             check_same(entry, each, layers=_layers(rt, each, field=field), field=field)
@@ -70,7 +71,7 @@ def restore_pod(
                     sandbox_id=made[0],
                     config=each,
                     sandbox_config=config,
-                    checkpoint=CheckpointFiles(directory / entries[each.metadata.name].directory),
+                    checkpoint=CheckpointFiles(directory / entries[each.metadata.name].directory, highest),
                 )
                 for each in container_configs
             }

@@ -20,6 +20,11 @@ _IDLE_SECONDS = 0.05
 """How long an idle server must not run: longer than it waits for the end of a burst of events."""
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 class Server:
     """A `pydockershim serve`, with its settings as flags."""
 
@@ -90,8 +95,7 @@ class Server:
 
     def rss(self) -> int:
         """Return the resident memory in bytes."""
-        pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGESIZE")
+        return resident_bytes(self.daemon.pid)
 
     def peak_rss(self) -> int:
         """Return the peak resident memory since the start or since `forget_peak`, in bytes."""

@@ -2,7 +2,7 @@
 
 The node has more pods at each step, with two running containers each. The last step adds stopped containers of other
 users of the same Docker. At each step the server is restarted, then asked for a while as a kubelet asks, with exec
-probes.
+probes. A containerd, if given, gets the same pods and the same calls in turn; it is not restarted.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import TypeVar
@@ -21,13 +23,15 @@ import msgspec
 from integration.bench.figures import ranked
 from integration.bench.load import AT_ONCE
 from integration.bench.pods import pod_of_many
+from integration.bench.processor_time import own_seconds
+from integration.bench.rivals import Rival, running
 from integration.bench.scale_figures import EXEC, READS, Step, as_table, drawn
 from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.timings import Timings
 from integration.cri import Cri
 from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
-from integration.server import Server
+from integration.server import Server, resident_bytes
 from shim.api.v1 import api_pb2 as pb
 
 CONTAINERS = 2
@@ -39,24 +43,53 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def measure(engine_name: str, *, sizes: Sequence[int], foreign: int, seconds: float) -> Iterator[Step]:
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A server with its containers."""
+
+    name: str
+    cri: Cri
+    pod: str
+    """Prefix of the names of its pods."""
+    process: Callable[[], int]
+    """Its pid."""
+    own: Server | None = None
+    """The server of this project, which is restarted at each step."""
+    containers: list[str] = field(default_factory=list)
+
+
+def measure(
+    engine_name: str, *, sizes: Sequence[int], foreign: int, seconds: float, containerd: Path | None = None
+) -> Iterator[Step]:
     """Yield the figures of each size, and at last with `foreign` stopped containers. Raise NodeError if setup fails."""
-    with prepared(engine_name) as setup, serving(setup) as (server, cri):
-        containers: list[str] = []
+    with ExitStack() as stack:
+        setup = stack.enter_context(prepared(engine_name))
+        server, cri = stack.enter_context(serving(setup))
+        subjects = [_Subject("pydockershim", cri, "scale", lambda: server.daemon.pid, own=server)]
+        if containerd is not None:
+            subjects.append(_rival(stack.enter_context(running(setup, containerd, number=0))))
         for size in sizes:
-            have = len(containers) // CONTAINERS
-            with step(f"{size} pods"):
-                containers += _pods_up(setup, cri, range(have, size))
-            yield _measured(server, cri, containers, foreign=0, seconds=seconds)
+            for each in subjects:
+                have = len(each.containers) // CONTAINERS
+                with step(f"{size} pods of {each.name}"):
+                    each.containers.extend(_pods_up(setup, each, range(have, size)))
+                yield _measured(each, foreign=0, seconds=seconds)
         if foreign:
             with step(f"{foreign} stopped containers of others"):
                 _make_foreign(setup, foreign)  # they end with their engine
-            yield _measured(server, cri, containers, foreign=foreign, seconds=seconds)
+            yield _measured(subjects[0], foreign=foreign, seconds=seconds)
 
 
-def _pods_up(setup: Setup, cri: Cri, numbers: Sequence[int]) -> list[str]:
+def _rival(rival: Rival) -> _Subject:
+    return _Subject(rival.name, rival.cri, "beside", lambda: rival.pid)
+
+
+def _pods_up(setup: Setup, subject: _Subject, numbers: Sequence[int]) -> list[str]:
+    cri = subject.cri
+
     def up(number: int) -> list[str]:
-        config, containers = pod_of_many(f"scale-{number}", size=CONTAINERS, pid=pb.CONTAINER, logs=str(setup.logs))
+        name = f"{subject.pod}-{number}"
+        config, containers = pod_of_many(name, size=CONTAINERS, pid=pb.CONTAINER, logs=str(setup.logs))
         for each in containers:
             Path(config.log_directory, each.log_path).parent.mkdir(parents=True, exist_ok=True)
         sandbox = cri.run(config)
@@ -83,18 +116,22 @@ def _each(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]
         return list(pool.map(work, items))
 
 
-def _measured(server: Server, cri: Cri, containers: Sequence[str], *, foreign: int, seconds: float) -> Step:
-    start_seconds = _restarted(server, cri, count=len(containers))
-    server.wait_idle()
-    timings, before, began = Timings(), server.cpu_seconds(), time.monotonic()
-    with step(f"{seconds:g} s of a kubelet's calls"):
-        _kubelet(cri, timings, containers, seconds=seconds)
-    used = (server.cpu_seconds() - before) / (time.monotonic() - began)
+def _measured(subject: _Subject, *, foreign: int, seconds: float) -> Step:
+    start_seconds = None
+    if subject.own is not None:
+        start_seconds = _restarted(subject.own, subject.cri, count=len(subject.containers))
+        subject.own.wait_idle()
+    process = subject.process()
+    timings, before, began = Timings(), own_seconds(process), time.monotonic()
+    with step(f"{seconds:g} s of a kubelet's calls to {subject.name}"):
+        _kubelet(subject.cri, timings, subject.containers, seconds=seconds)
+    used = (own_seconds(process) - before) / (time.monotonic() - began)
     return Step(
-        pods=len(containers) // CONTAINERS,
+        server=subject.name,
+        pods=len(subject.containers) // CONTAINERS,
         foreign=foreign,
         start_seconds=start_seconds,
-        rss_mib=server.rss() / (1 << 20),
+        rss_mib=resident_bytes(process) / (1 << 20),
         core_percent=100 * used,
         took_ms={name: (statistics.median(took), ranked(took, 0.99)) for name, took in timings.took.items()},
     )
@@ -141,12 +178,19 @@ def main() -> int:
     parser.add_argument("--pods", type=int, nargs="+", default=[10, 50, 110, 250], help="sizes (%(default)s)")
     parser.add_argument("--foreign", type=int, default=10_000, help="stopped containers of others (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60, help="time of a kubelet's calls (%(default)s)")
+    parser.add_argument("--beside", type=Path, help="measure this containerd too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON to this file")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures as SVG")
     given = parser.parse_args()
     steps = []
     try:
-        for each in measure(given.engine, sizes=given.pods, foreign=given.foreign, seconds=given.seconds):
+        for each in measure(
+            given.engine,
+            sizes=given.pods,
+            foreign=given.foreign,
+            seconds=given.seconds,
+            containerd=given.beside,
+        ):
             steps.append(each)
             print(f"\n{as_table(steps)}\n", flush=True)
     except NodeError as cause:
@@ -156,8 +200,9 @@ def main() -> int:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(steps)))
     if given.picture is not None:
         cpus = len(os.sched_getaffinity(0))
+        own = [each for each in steps if each.start_seconds is not None]
         below = f"{cpus} processors, by number of pods; orange: with {given.foreign:,} stopped containers of others"
-        given.picture.write_text(drawn(steps, head=f"A growing node, Docker Engine {given.engine}", below=below))
+        given.picture.write_text(drawn(own, head=f"A growing node, Docker Engine {given.engine}", below=below))
     return 0
 
 

@@ -32,11 +32,12 @@ _PLOT_TOP, _PLOT_BOTTOM, _PLOT_RIGHT = 34, 118, 320
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one size of the node."""
 
+    server: str
     pods: int
     foreign: int
     """Stopped containers that are not the kubelet's."""
-    start_seconds: float
-    """From the start of the server to a list of all containers."""
+    start_seconds: float | None
+    """From the start of the server to a list of all containers; None for a server that is not restarted."""
     rss_mib: float
     core_percent: float
     """Processor time of the server, without the programs that it starts."""
@@ -45,7 +46,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PANELS: tuple[tuple[str, Callable[[Step], float]], ...] = (
-    ("start of the server, s", lambda step: step.start_seconds),
+    ("start of the server, s", lambda step: step.start_seconds or 0.0),
     ("memory, MiB", lambda step: step.rss_mib),
     ("processor time while a kubelet asks, %", lambda step: step.core_percent),
     *((f"{name}, median ms", lambda step, name=name: step.took_ms[name][0]) for name in (*READS, EXEC)),
@@ -54,12 +55,21 @@ _PANELS: tuple[tuple[str, Callable[[Step], float]], ...] = (
 
 def as_table(steps: Sequence[Step]) -> str:
     """Return the figures as a table in Markdown."""
-    head = ["pods", "foreign", "start, s", "memory, MiB", "processor, %", *(f"{name}, ms" for name in (*READS, EXEC))]
+    head = [
+        "server",
+        "pods",
+        "foreign",
+        "start, s",
+        "memory, MiB",
+        "processor, %",
+        *(f"{name}, ms" for name in (*READS, EXEC)),
+    ]
     rows = [
         [
+            each.server,
             str(each.pods),
             str(each.foreign),
-            f"{each.start_seconds:.1f}",
+            "-" if each.start_seconds is None else f"{each.start_seconds:.1f}",
             f"{each.rss_mib:.0f}",
             f"{each.core_percent:.1f}",
             *("{:.1f} / {:.1f}".format(*each.took_ms[name]) for name in (*READS, EXEC)),

@@ -9,6 +9,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def step(pods: int, *, foreign: int = 0) -> Step:
     return Step(
+        server="pydockershim",
         pods=pods,
         foreign=foreign,
         start_seconds=pods / 100,
@@ -30,4 +31,4 @@ def test_the_table_has_a_row_for_each_size() -> None:
     head, rule, *rows = as_table([step(10), step(250, foreign=5)]).splitlines()
     assert len(rows) == 2
     assert head.count("|") == rule.count("|") == rows[0].count("|")
-    assert rows[1].startswith("| 250 | 5 | 2.5 |")
+    assert rows[1].startswith("| pydockershim | 250 | 5 | 2.5 |")

@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv lint types contracts quick unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo demo-picture run
 .PHONY: networking stress-network bench bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
-.PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
+.PHONY: conformance conformance-v2 test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
@@ -111,6 +111,13 @@ test-v2: venv ## tests on cgroup v2 in an emulated machine: V2_DRIVER=cgroupfs (
 		$(ISOLATED) $(V2_SYSTEMD) $(PY) -m pytest $(V2_TESTS) \
 		--engine 28 --timeout $(V2_OF_TESTS) --session-timeout $(V2_OF_TESTS) \
 		-p integration.outcomes --results /disk/share/results $(ARGS)
+
+conformance-v2: venv ## critest on cgroup v2 in an emulated machine; each call goes on: BIN=dir (root)
+	mkdir -p $(V2_RESULTS)
+	$(PY) -m integration.conformance.registries
+	$(PY) -m integration.vm $(V2_SYSTEMD) --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
+		$(ISOLATED) $(V2_SYSTEMD) $(PY) -m integration.conformance --bin "$(BIN)" --resume /disk/share/results \
+		--seconds $(V2_OF_TESTS) $(ARGS)
 
 test-kind: venv ## the node image for kind, booted under systemd; with BIN=dir, clusters of it (root)
 	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 --timeout 1800 $(ARGS)

@@ -11,13 +11,22 @@ from pathlib import Path
 import pytest
 
 from integration.conformance.machine import commit, machine_of
-from integration.conformance.results import SUITE_OF_TESTS, Case, Machine, Run, State, case, file_name, write
+from integration.conformance.results import (
+    NOT_REACHED,
+    SUITE_OF_TESTS,
+    Case,
+    Machine,
+    Run,
+    State,
+    case,
+    file_name,
+    write,
+)
 from integration.node.engine import Engine
 from shim import __version__
 
 _LINES = 4
 """Lines kept of a failure: gRPC errors have their status and text in the second and third."""
-NOT_REACHED = "the time of the run did not suffice"
 
 
 class Outcomes:

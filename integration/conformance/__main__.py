@@ -1,17 +1,19 @@
 """Run upstream's programs against the server: `python -m integration.conformance` (`make conformance`).
 
-Exits with 1 if a case failed, and with 2 if nothing could run.
+Exits with 1 if a case failed, with 2 if nothing could run, and with 3 if there was no time for all cases (`--resume`).
 """
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from integration.conformance import binaries, results, suites
 from integration.conformance.machine import commit
-from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, SUITES, Plan, plan
+from integration.conformance.parts import Parts, is_open
+from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, OF_CRITEST, SUITES, Plan, plan, program_of
 from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
 from integration.node.engines import ENGINES, available
@@ -33,7 +35,7 @@ def main() -> int:
         planned = plan(
             found,
             engines=arguments.engine or available(node),
-            suites=arguments.suite or DEFAULT_SUITES,
+            suites=arguments.suite or (OF_CRITEST if arguments.resume else DEFAULT_SUITES),
             gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
         )
         runs = _carry_out(planned, node=node, found=found, arguments=arguments)
@@ -41,7 +43,7 @@ def main() -> int:
         print(f"conformance: {cause}", file=sys.stderr)
         return 2
     _keep(runs, arguments)
-    return 1 if any(run.count("failed") for run in runs) else 0 if runs else 2
+    return _status(runs, planned)
 
 
 def _carry_out(
@@ -52,9 +54,17 @@ def _carry_out(
     for line in planned.left_out:
         print(line)
     sys.stdout.flush()
-    runs = []
+    runs: list[results.Run] = []
     began_at = commit()
+    parts = Parts(arguments.resume, time.monotonic() + arguments.seconds) if arguments.resume else None
     for one in planned.runs:
+        version = found.programs[program_of(one.suite)].version
+        if parts and (kept := parts.kept(one, version=version, driver=node.cgroup_driver)) is not None:
+            runs.append(kept)
+            continue
+        if parts and parts.over:
+            print(f"{one} is not run: no time is left")
+            continue
         options = suites.Options(
             date=_today(),
             commit=began_at,
@@ -62,6 +72,7 @@ def _carry_out(
             minutes=arguments.minutes,
             note=arguments.note,
             nri_plugins=arguments.nri_plugins,
+            parts=parts,
         )
         with step(str(one)):
             run = suites.run(one, node=node, found=found, options=options)
@@ -82,6 +93,15 @@ def _keep(runs: Sequence[results.Run], arguments: argparse.Namespace) -> None:
             return
         for run in runs:
             results.write(results.KEPT / results.file_name(run), [run])
+
+
+def _status(runs: Sequence[results.Run], planned: Plan) -> int:
+    cases = [case for run in runs for case in run.cases]
+    if any(case.state == "failed" for case in cases):
+        return 1
+    if len(runs) < len(planned.runs) or any(is_open(case) for case in cases):
+        return 3
+    return 0 if runs else 2
 
 
 def _today() -> str:
@@ -111,6 +131,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_directory,
         help=f"directory of NRI plugins ({', '.join(TOGETHER)}) that run during the kubelet's scenarios",
     )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        help="run critest in parts, whose results are kept in this directory; a run with the same directory runs the "
+        "cases that have failed or were not reached",
+    )
+    parser.add_argument("--seconds", type=float, default=3600, help="time after which no further part begins (3600)")
     parser.add_argument(
         "--write",
         action="store_true",

@@ -2,13 +2,14 @@
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from integration.conformance.results import Case, State, case
-from integration.node.commands import NodeError, tail
+from integration.node.commands import NodeError, allowed, tail
 
 _LIMIT_SECONDS = 3600
 _STATES: dict[str, State] = {"passed": "passed", "skipped": "skipped", "pending": "skipped"}
@@ -54,49 +55,59 @@ class _Report(msgspec.Struct, frozen=True, rename="pascal"):
     spec_reports: list[_Spec] | None = None
 
 
-def run_critest(
-    program: Path,
-    *,
-    socket: Path,
-    nri: Path,
-    skipped: Mapping[str, str],
-    home: Path,
-    only: str,
-    say: Callable[[str], None],
-) -> tuple[Case, ...]:
-    """Run critest against a server and return its cases.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critest:
+    """The program, and the server that it tests."""
 
-    `nri` is the server's socket for NRI plugins. `skipped` has reasons by names of cases. `only` is a regular
-    expression of names.
+    program: Path
+    socket: Path
+    nri: Path
+    """The server's socket for NRI plugins."""
+    skipped: Mapping[str, str]
+    """Reasons by parts of the names of cases that are not run."""
 
-    Raises NodeError with the end of its output if it leaves no report.
-    """
-    home.mkdir(parents=True)
-    report, log = home / "report.json", home / "critest.log"
-    command = [
-        *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
-        *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
-        f"-test.timeout={_LIMIT_SECONDS + 60}s",
-        *_nri(program, nri),
-        *(f"-ginkgo.skip={re.escape(name)}" for name in skipped),
-        *([f"-ginkgo.focus={only}"] if only else ()),
-    ]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home
-    ) as child:
-        try:
-            _follow(child, log, say)
-        except BaseException:
-            child.kill()
-            raise
-    if not report.exists():
-        raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
-    return cases_of(report.read_bytes(), skipped)
+    def run(self, home: Path, *, focus: Sequence[str], say: Callable[[str], None]) -> tuple[Case, ...]:
+        """Run the cases that one of the regular expressions matches, or all without any; return all cases.
+
+        Raises NodeError with the end of its output if it leaves no report.
+        """
+        options = [
+            *(f"-ginkgo.skip={re.escape(name)}" for name in self.skipped),
+            *map("-ginkgo.focus={}".format, focus),
+        ]
+        return cases_of(self._report(home, options, say), self.skipped)
+
+    def names(self, home: Path) -> list[str]:
+        """Return the names of all cases without running any."""
+        return [each.name for each in cases_of(self._report(home, ["-ginkgo.dry-run"], lambda _line: None))]
+
+    def _report(self, home: Path, options: Sequence[str], say: Callable[[str], None]) -> bytes:
+        home.mkdir(parents=True)
+        report, log = home / "report.json", home / "critest.log"
+        endpoint = f"unix://{self.socket}"
+        command = [
+            *(str(self.program), f"-runtime-endpoint={endpoint}", f"-image-endpoint={endpoint}", "-config=/dev/null"),
+            *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
+            f"-test.timeout={_LIMIT_SECONDS + 60}s",
+            *_nri(self.program, self.nri),
+            *options,
+        ]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home
+        ) as child:
+            try:
+                _follow(child, log, say)
+            except BaseException:
+                child.kill()
+                raise
+        if not report.exists():
+            raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
+        return report.read_bytes()
 
 
 def _nri(program: Path, socket: Path) -> list[str]:
     """Return the option for the socket of NRI plugins; releases before 1.36 have none."""
-    shown = subprocess.run([program, "-help"], capture_output=True, text=True, check=False, timeout=60)
+    shown = subprocess.run([program, "-help"], capture_output=True, text=True, check=False, timeout=allowed(60))
     return [f"-nri-socket={socket}"] if "-nri-socket" in shown.stdout + shown.stderr else []
 
 

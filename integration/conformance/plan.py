@@ -10,8 +10,15 @@ Suite = Literal["critest", "user-namespaces", "kubelet", "churn"]
 SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet", "churn")
 DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet")
 """The suite churn takes an hour, so it runs only if named."""
-OF_CRITEST = ("critest", "user-namespaces")
+OF_CRITEST: tuple[Suite, ...] = ("critest", "user-namespaces")
 """Suites of the program critest."""
+
+
+def program_of(suite: Suite) -> str:
+    """Return the name of the program whose version a run has."""
+    return "critest" if suite in OF_CRITEST else "kubelet"
+
+
 _NEEDS: dict[Suite, Sequence[str]] = {
     "critest": CRITEST,
     "user-namespaces": CRITEST,

@@ -19,6 +19,10 @@ UNIT_TESTS = "unit"
 """Prefix of the names of files with counts of unit tests (`integration.pythons.outcomes`) instead of runs."""
 
 
+NOT_REACHED = "the time of the run did not suffice"
+"""Reason of skipped cases that a run with a time limit has left out."""
+
+
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """A case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
 
@@ -72,7 +76,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     """Day in UTC, in the format of ISO 8601."""
     commit: str = ""
-    """Commit of the server's repository; empty if unknown."""
+    """Commit of the server's repository; several, separated by commas, of a run in parts; empty if unknown."""
     machine: Machine
     binaries: dict[str, str]
     """Versions of the programs, as they print them."""

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.conformance.results import SUITE_OF_TESTS, Run, file_name, read
-from integration.outcomes import NOT_REACHED
+from integration.conformance.results import NOT_REACHED, SUITE_OF_TESTS, Run, file_name, read
 from shim import __version__
 
 _ROOT = Path(__file__).parents[2]

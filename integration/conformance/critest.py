@@ -1,5 +1,6 @@
 """Runs upstream's critest, and reads its report."""
 
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,12 @@ HOSTS_TO_SKIP = dict.fromkeys(
 
 _ITS_OWN_TO_SKIP = {"benchmark about": "a benchmark, which critest runs with -benchmark alone"}
 """Cases that critest skips without giving a reason."""
+
+_SUDO = """\
+#!/bin/sh
+exec "$@"
+"""
+"""Stands for sudo, with which critest loads AppArmor profiles: the machine's user is root, and may lack it."""
 
 _SUMMARY = re.compile(r"Will run (\d+) of (\d+) specs")
 _DONE = re.compile(r"^(?:•|S) \[")
@@ -93,7 +100,13 @@ class Critest:
             *options,
         ]
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=home,
+            env={**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}{_directory_of_sudo(home)}"},
         ) as child:
             try:
                 _follow(child, log, say)
@@ -103,6 +116,15 @@ class Critest:
         if not report.exists():
             raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
         return report.read_bytes()
+
+
+def _directory_of_sudo(home: Path) -> Path:
+    directory = home / "bin"
+    directory.mkdir()
+    sudo = directory / "sudo"
+    sudo.write_text(_SUDO)
+    sudo.chmod(0o755)
+    return directory
 
 
 def _nri(program: Path, socket: Path) -> list[str]:

@@ -43,7 +43,7 @@ Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image st
 _CRITEST = """\
 ## critest
 
-All conformance tests of the CRI.
+All conformance tests of the CRI; on control groups v2 in an emulated machine (`make conformance-v2`).
 """
 _USER_NAMESPACES = """\
 ## critest in user namespaces
@@ -71,8 +71,8 @@ kubelet asks for a container that runs.
 _TESTS = """\
 ## Tests
 
-The project's integration tests of pods, stats and limits on cgroup v2, in an emulated machine (`make test-v2`, with
-systemd; `V2_DRIVER=cgroupfs`).
+Integration tests of pods, stats and limits on cgroup v2, in an emulated machine (`make test-v2`, with systemd;
+`V2_DRIVER=cgroupfs`).
 """
 _UNIT_TESTS = """\
 ## Unit tests

@@ -56,7 +56,7 @@ _KUBELET = """\
 
 A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet, with the scenarios of
 `integration/conformance/scenarios`. Rows with the driver systemd come from a node of kind, with fewer scenarios (`make
-test-kind BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
+test-kind`).
 
 With `EventedPLEG`, a kubelet of 1.36 begins a deletion, or the end of pods at a shutdown of the node, up to 10 s late
 with any runtime. `shutdownGracePeriod` needs room for that.
@@ -65,8 +65,8 @@ with any runtime. `shutdownGracePeriod` needs room for that.
 _CHURN = """\
 ## Pods that crash
 
-Three kinds of pods crash, restart and are probed. Checks fail if two live containers have the same name, or if a
-kubelet asks for a container that runs.
+Three kinds of pods crash, restart and are probed. Checks fail if two live containers have the same name, or a kubelet
+asks for a container that runs.
 """
 _TESTS = """\
 ## Tests
@@ -77,8 +77,8 @@ Integration tests of pods, stats and limits on cgroup v2, in an emulated machine
 _UNIT_TESTS = """\
 ## Unit tests
 
-On each version of Python with the newest libraries (`make test-pythons`), and on the oldest Python with the oldest
-working libraries (`ARGS=--lowest`).
+On each Python with the newest libraries (`make test-pythons`), and on the oldest with the oldest working libraries
+(`ARGS=--lowest`).
 """
 _INTRODUCTIONS = {
     "critest": _CRITEST,

@@ -6,6 +6,8 @@ binaries     the available programs and their versions
 plan         the runs that the options ask for
 critest      the conformance tests of the CRI
 cluster      a control plane, and a kubelet with the server's socket
+node_e2e     Kubernetes' own suite of a node
+ginkgo       runs programs of the test framework ginkgo, and reads their reports
 scenarios    the behaviours that a user of a cluster relies on, a function for each
 machine      describes the machine of a run
 results      the results of a run as JSON; the files are in results/

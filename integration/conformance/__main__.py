@@ -1,6 +1,7 @@
 """Run upstream's programs against the server: `python -m integration.conformance` (`make conformance`).
 
-Exits with 1 if a case failed, with 2 if nothing could run, and with 3 if there was no time for all cases (`--resume`).
+Exits with 1 if a case failed, or passed though it was expected to fail, with 2 if nothing could run, and with 3 if
+there was no time for all cases (`--resume`).
 """
 
 import argparse
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from integration.conformance import binaries, results, suites
 from integration.conformance.machine import commit
+from integration.conformance.node_e2e.expected import stale
+from integration.conformance.node_e2e.groups import GROUPS
 from integration.conformance.parts import Parts, is_open
 from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, OF_CRITEST, SUITES, Plan, plan, program_of
 from integration.conformance.report import summary, times
@@ -37,12 +40,16 @@ def main() -> int:
             engines=arguments.engine or available(node),
             suites=arguments.suite or (OF_CRITEST if arguments.resume else DEFAULT_SUITES),
             gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
+            groups=[group for group in GROUPS if group.name in (arguments.group or (group.name,))],
         )
         runs = _carry_out(planned, node=node, found=found, arguments=arguments)
     except NodeError as cause:
         print(f"conformance: {cause}", file=sys.stderr)
         return 2
     _keep(runs, arguments)
+    if unexpected := [line for run in runs for line in stale(run)]:
+        print("\n".join(unexpected))
+        return 1
     return _status(runs, planned)
 
 
@@ -115,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", action="append", choices=ENGINES, help="engine to run on, may be repeated (all)")
     parser.add_argument(
         "--suite", action="append", choices=SUITES, help=f"suite, may be repeated ({', '.join(DEFAULT_SUITES)})"
+    )
+    parser.add_argument(
+        "--group", action="append", choices=[group.name for group in GROUPS], help="group of node-e2e, may be repeated"
     )
     parser.add_argument(
         "--gates",

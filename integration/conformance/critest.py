@@ -3,19 +3,16 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from integration.conformance.results import Case, State, case
+from integration.conformance import ginkgo
+from integration.conformance.ginkgo import Spec
+from integration.conformance.results import Case, case
 from integration.node.commands import NodeError, allowed, tail
 
 _LIMIT_SECONDS = 3600
-_STATES: dict[str, State] = {"passed": "passed", "skipped": "skipped", "pending": "skipped"}
-"""Every other state of ginkgo is a failure: failed, panicked, interrupted, aborted, timedout."""
-
 OURS_TO_SKIP = {
     "public image with digest should be pulled and removed": "asks for an image of a public registry by its digest",
 }
@@ -38,28 +35,6 @@ _SUDO = """\
 exec "$@"
 """
 """Stands for sudo, with which critest loads AppArmor profiles: the machine's user is root, and may lack it."""
-
-_SUMMARY = re.compile(r"Will run (\d+) of (\d+) specs")
-_DONE = re.compile(r"^(?:•|S) \[")
-_FAILED = re.compile(r"^• \[(?:FAILED|PANICKED|TIMEDOUT)\]")
-
-
-class _Failure(msgspec.Struct, frozen=True, rename="pascal"):
-    message: str = ""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="pascal"):
-    leaf_node_type: str
-    leaf_node_text: str
-    state: str
-    container_hierarchy_texts: list[str] | None = None
-    run_time: int = 0
-    """In ns."""
-    failure: _Failure | None = None
-
-
-class _Report(msgspec.Struct, frozen=True, rename="pascal"):
-    spec_reports: list[_Spec] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +74,8 @@ class Critest:
             *_nri(self.program, self.nri),
             *options,
         ]
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=home,
-            env={**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}{_directory_of_sudo(home)}"},
-        ) as child:
-            try:
-                _follow(child, log, say)
-            except BaseException:
-                child.kill()
-                raise
+        environ = {**os.environ, "PATH": f"{os.environ['PATH']}{os.pathsep}{_directory_of_sudo(home)}"}
+        ginkgo.follow(command, log=log, say=say, seconds=_LIMIT_SECONDS + 120, env=environ)
         if not report.exists():
             raise NodeError(f"run critest: no report\n{tail(log.read_text())}")
         return report.read_bytes()
@@ -133,48 +96,21 @@ def _nri(program: Path, socket: Path) -> list[str]:
     return [f"-nri-socket={socket}"] if "-nri-socket" in shown.stdout + shown.stderr else []
 
 
-def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> None:
-    """Copy the output to a file, and print progress."""
-    assert child.stdout is not None
-    total, done, failed = "?", 0, 0
-    with log.open("w") as copy:
-        for line in child.stdout:
-            copy.write(line)
-            if found := _SUMMARY.search(line):
-                total = found[1]
-            if _DONE.search(line):
-                done += 1
-                failed += bool(_FAILED.search(line))
-                # Some of them count as skipped later: the report says that the machine cannot run them.
-                say(f"{done} of {total} cases, {failed} did not pass")
-
-
 def cases_of(report: bytes, skipped: Mapping[str, str] = OURS_TO_SKIP) -> tuple[Case, ...]:
     """Return the cases of ginkgo's JSON report, sorted by name.
 
     A setup or teardown step counts as a case only if it failed.
     """
-    try:
-        specs = [spec for part in msgspec.json.decode(report, type=list[_Report]) for spec in part.spec_reports or ()]
-    except msgspec.DecodeError as cause:
-        raise NodeError(f"read critest's report: {cause}") from cause
-    return tuple(sorted(_cases(specs, skipped), key=lambda each: each.name))
+    specs = ginkgo.cases_in(ginkgo.read_report(report, program="critest"))
+    return tuple(sorted((_case(spec, skipped) for spec in specs), key=lambda each: each.name))
 
 
-def _cases(specs: list[_Spec], skipped: Mapping[str, str]) -> Iterator[Case]:
-    for spec in specs:
-        state = _STATES.get(spec.state, "failed")
-        if spec.leaf_node_type != "It" and state != "failed":
-            continue
-        name = " ".join([*(spec.container_hierarchy_texts or ()), spec.leaf_node_text or spec.leaf_node_type])
-        yield case(
-            name, state, round(spec.run_time / 1e9, 3), _reason(spec, name, skipped) if state != "passed" else ""
-        )
+def _case(spec: Spec, skipped: Mapping[str, str]) -> Case:
+    return case(spec.name, spec.outcome, spec.seconds, _reason(spec, skipped) if spec.outcome != "passed" else "")
 
 
-def _reason(spec: _Spec, name: str, skipped: Mapping[str, str]) -> str:
+def _reason(spec: Spec, skipped: Mapping[str, str]) -> str:
     for part, reason in {**skipped, **_ITS_OWN_TO_SKIP}.items():
-        if part in name:
+        if part in spec.name:
             return reason
-    message = spec.failure.message if spec.failure else ""
-    return message.strip() or f"{spec.state} without a reason"
+    return spec.message or f"{spec.state} without a reason"

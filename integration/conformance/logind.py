@@ -1,6 +1,7 @@
 """A system bus with the part of logind that a kubelet needs: it announces a shutdown and waits for the inhibitor.
 
-A cluster in isolation has no systemd. jeepney encodes and decodes the messages; this module is the bus.
+A cluster in isolation has no systemd. jeepney encodes and decodes the messages; this module is the bus. A signal of one
+client reaches all others.
 """
 
 import array
@@ -8,6 +9,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from jeepney import DBusAddress, HeaderFields, Message, MessageType, new_method_return, new_signal
@@ -23,16 +25,17 @@ _DELAY_SECONDS = 3600
 
 
 class Logind:
-    """Serves one kubelet after the other on a socket."""
+    """Serves clients on a socket; the last that takes an inhibitor lock is the kubelet."""
 
     def __init__(self, path: Path) -> None:
         self.address = f"unix:path={path}"
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(path))
         self._server.listen()
-        self._client: socket.socket | None = None
+        self._clients: list[socket.socket] = []
+        self._kubelet: socket.socket | None = None
         self._lock_end = -1
-        self._serial = 0
+        self._serials = count(1)
         threading.Thread(target=self._accept, name="logind", daemon=True).start()
 
     def close(self) -> None:
@@ -48,8 +51,8 @@ class Logind:
 
     def shut_down(self, *, active: bool) -> None:
         """Announce a shutdown of the machine, or with `active=False` its cancellation."""
-        assert self._client is not None, "no kubelet has connected yet"
-        self._send(self._client, new_signal(_MANAGER, "PrepareForShutdown", "b", (active,)))
+        assert self._kubelet is not None, "no kubelet has taken a lock yet"
+        self._send(self._kubelet, new_signal(_MANAGER, "PrepareForShutdown", "b", (active,)))
 
     def wait_released(self, seconds: float) -> None:
         """Wait until the kubelet releases its lock."""
@@ -59,18 +62,29 @@ class Logind:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._server.accept()
-                with client, suppress(OSError):  # the kubelet has disconnected
-                    self._serve(client)
+                threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        rest = _authenticate(client)
-        parser = Parser()
-        self._client = client
-        while rest:
-            for message in parser.feed(rest):
-                if message.header.message_type is MessageType.method_call:
-                    self._answer(client, message)
-            rest = client.recv(65536)
+        with client, suppress(OSError):  # it has disconnected
+            rest = _authenticate(client)
+            parser = Parser()
+            self._clients.append(client)
+            try:
+                while rest:
+                    for message in parser.feed(rest):
+                        self._take(client, message)
+                    rest = client.recv(65536)
+            finally:
+                self._clients.remove(client)
+
+    def _take(self, client: socket.socket, message: Message) -> None:
+        match message.header.message_type:
+            case MessageType.method_call:
+                self._answer(client, message)
+            case MessageType.signal:
+                for other in self._clients:
+                    if other is not client:
+                        self._send(other, message)
 
     def _answer(self, client: socket.socket, call: Message) -> None:
         match call.header.fields[HeaderFields.member]:
@@ -90,7 +104,7 @@ class Logind:
             self._send(client, new_method_return(call, "h", (theirs,)))
         finally:
             os.close(theirs)
-        self._lock_end = ours
+        self._kubelet, self._lock_end = client, ours
         threading.Thread(target=self._watch, args=(ours,), name="inhibitor", daemon=True).start()
 
     def _watch(self, end: int) -> None:
@@ -100,11 +114,10 @@ class Logind:
         os.close(end)
 
     def _send(self, client: socket.socket, message: Message) -> None:
-        self._serial += 1
         if message.header.message_type is MessageType.signal:
             message.header.fields[HeaderFields.sender] = _MANAGER.bus_name
         fds = array.array("i")
-        data = message.serialise(self._serial, fds=fds)
+        data = message.serialise(next(self._serials), fds=fds)
         socket.send_fds(client, [data], list(fds))
 
 

@@ -6,7 +6,7 @@ Each combination has a cell, also without a run.
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
-from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, kept, skips
+from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, State, by_reason, kept
 from integration.node.engines import ENGINES
 from integration.pythons import outcomes
 from integration.pythons.outcomes import Outcome
@@ -20,9 +20,11 @@ _TITLES = {
     "user-namespaces": "cri-tools",
     "kubelet": "Kubernetes",
     "churn": "Kubernetes",
+    "node-e2e": "Kubernetes",
     SUITE_OF_TESTS: "pydockershim",
 }
-_HAVE_GATES = ("kubelet", "churn")
+_HAVE_GATES = ("kubelet", "churn", "node-e2e")
+_CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _MACHINES_OF = ("critest", "kubelet")
 """Suites that should run on each machine."""
 _CGROUPS = (("v1", "cgroupfs"), ("v1", "systemd"), ("v2", "cgroupfs"), ("v2", "systemd"))
@@ -36,9 +38,9 @@ For people who choose versions: test results by version, platform and date. `pyt
 makes this page from `integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`,
 where `dir` has critest, or etcd and the programs of Kubernetes.
 
-A cell gives the day of the run and the passed cases of those that were not skipped; \N{EN DASH} means not run. `26` is
-Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu
-24.04 with its default, that store.
+A cell gives the day of the run, the passed cases of those that count, and the expected failures; \N{EN DASH} means not
+run. `26` is Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker
+29 of Ubuntu 24.04 with its default, that store.
 """
 _CRITEST = """\
 ## critest
@@ -68,6 +70,12 @@ _CHURN = """\
 Three kinds of pods crash, restart and are probed. Checks fail if two live containers have the same name, or a kubelet
 asks for a container that runs.
 """
+_NODE_E2E = """\
+## Kubernetes' node tests
+
+Kubernetes' own suite of a node (`test/e2e_node`) with its kubelet, API server and etcd, and substitutes of its images.
+`make conformance BIN=dir ARGS="--suite node-e2e --engine 28"` runs all groups, `--group` picks some.
+"""
 _TESTS = """\
 ## Tests
 
@@ -85,6 +93,7 @@ _INTRODUCTIONS = {
     "user-namespaces": _USER_NAMESPACES,
     "kubelet": _KUBELET,
     "churn": _CHURN,
+    "node-e2e": _NODE_E2E,
     SUITE_OF_TESTS: _TESTS,
 }
 
@@ -92,11 +101,12 @@ _INTRODUCTIONS = {
 def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
-    of_critest = set(skips(newest(run for run in runs if run.suite == "critest")))
+    of_critest = set(by_reason(newest(run for run in runs if run.suite == "critest"), "skipped"))
     for suite, introduction in _INTRODUCTIONS.items():
         own = newest(run for run in runs if run.suite == suite)
         known = of_critest if suite == "user-namespaces" else set()
-        parts += [introduction, _table(_rows(suite, own)), *_of_skips(own, known=known), *_of_failures(own)]
+        parts += [introduction, _table(_rows(suite, own)), *_of_state("skipped", own, known=known)]
+        parts += [*_of_state("expected", own), *_of_failures(own)]
     parts += [_UNIT_TESTS, _table(_rows_of_unit_tests(unit_tests)), *_of_failed_unit_tests(unit_tests)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
     return "\n".join([*parts, *_notes(newest(runs))])
@@ -115,18 +125,20 @@ def newest(runs: Iterable[Run]) -> list[Run]:
 def _row(run: Run) -> tuple[str, ...]:
     machine = run.machine
     where = (machine.cgroup, machine.driver, machine.python, machine.architecture)
-    return run.suite, run.version, run.gates, *where
+    return run.suite, run.group, run.version, run.gates, *where
 
 
 def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
+    groups = ["Group"] if suite == "node-e2e" else []
     gates = ["Feature gates"] if suite in _HAVE_GATES else []
-    yield [_TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
+    yield [*groups, _TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
     for row in dict.fromkeys(_row(run) for run in runs):
         cells = {run.engine: _cell(run) for run in runs if _row(run) == row}
-        _, version, own, cgroup, driver, python, architecture = row
+        _, group, version, own, cgroup, driver, python, architecture = row
         shown = [f"`{own}`" if own else "defaults"] if gates else []
         where = f"{cgroup}, {driver}", python, architecture
-        yield [version, *shown, *where, *(cells.get(engine, NOT_RUN) for engine in ENGINES)]
+        of_engines = (cells.get(engine, NOT_RUN) for engine in ENGINES)
+        yield [*([group] if groups else ()), version, *shown, *where, *of_engines]
 
 
 def _cell(run: Run) -> str:
@@ -135,18 +147,19 @@ def _cell(run: Run) -> str:
         counted = [case.reason for case in run.cases if case.state == "passed" and case.reason]
         found = ", ".join([*counted, f"{run.count('failed')} of {len(run.cases)} checks failed"])
         return f"{run.date}: {run.seconds / 60:.0f} minutes, {found}"
-    return f"{run.date}: {passed} of {passed + run.count('failed')}"
+    expected = f", {run.count('expected')} expected" if run.count("expected") else ""
+    return f"{run.date}: {passed}/{passed + run.count('failed')}{expected}"
 
 
-def _of_skips(runs: Sequence[Run], *, known: Set[str] = frozenset()) -> Iterator[str]:
-    """Yield a table of the reasons that are not `known` from another table."""
+def _of_state(state: State, runs: Sequence[Run], *, known: Set[str] = frozenset()) -> Iterator[str]:
+    """Yield a table of the reasons of cases in a state that are not `known` from another table."""
     rows = [
         (_one_line(reason), str(len(cases)), ", ".join(_engines(run for of in cases.values() for run in of)))
-        for reason, cases in sorted(skips(runs).items())
+        for reason, cases in sorted(by_reason(runs, state).items())
         if reason not in known
     ]
     if rows:
-        yield "Skipped, by reason:\n"
+        yield "Skipped, by reason:\n" if state == "skipped" else "Expected to fail, by reason:\n"
         yield _table([("Reason", "Cases", "Engines"), *rows])
 
 
@@ -219,17 +232,28 @@ def _values(machine: Machine) -> Iterator[tuple[str, ...]]:
 
 
 def _versions(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
+    """Yield a row for each set of programs; versions with the same Docker and programs share a row."""
     yield ["Run", "Docker (commit of the server)", "Programs of other versions", "Note"]
-    found: dict[tuple[str, str, str], dict[str, None]] = {}
+    dockers: dict[tuple[str, str, str, str], dict[str, None]] = {}
     numbers = _numbers_of_notes(runs)
     for run in runs:
-        others = (each for each in sorted(run.binaries.items()) if each[1] != run.version)
-        programs = ", ".join(f"{name} {version}" for name, version in others)
         docker = f"{run.docker} ({run.commit})" if run.commit else run.docker
-        number = numbers.get(_note(run), "")
-        found.setdefault((f"{_TITLES[run.suite]} {run.version}", programs, number), {})[docker] = None
-    for (title, programs, number), dockers in found.items():
-        yield title, ", ".join(dockers), programs, number
+        key = _TITLES[run.suite], run.version, _other_programs(run), numbers.get(_note(run), "")
+        dockers.setdefault(key, {})[docker] = None
+    versions: dict[tuple[str, str, str, str], list[str]] = {}
+    for (title, version, programs, number), found in dockers.items():
+        versions.setdefault((title, ", ".join(found), programs, number), []).append(version)
+    for (title, docker, programs, number), of in versions.items():
+        yield f"{title} {', '.join(of)}", docker, programs, number
+
+
+def _other_programs(run: Run) -> str:
+    others = {name: version for name, version in run.binaries.items() if version != run.version}
+    plane = {others.get(name) for name in _CONTROL_PLANE}
+    if len(plane) == 1 and None not in plane:
+        others = {name: version for name, version in others.items() if name not in _CONTROL_PLANE}
+        others["control plane"] = plane.pop() or ""
+    return ", ".join(f"{name} {version}" for name, version in sorted(others.items()))
 
 
 def _note(run: Run) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from integration.conformance.binaries import CRITEST, NODE, Binaries
+from integration.conformance.binaries import CRITEST, NODE, NODE_E2E, Binaries
+from integration.conformance.node_e2e.groups import Group
 
-Suite = Literal["critest", "user-namespaces", "kubelet", "churn"]
-SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet", "churn")
+Suite = Literal["critest", "user-namespaces", "kubelet", "churn", "node-e2e"]
+SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet", "churn", "node-e2e")
 DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "user-namespaces", "kubelet")
-"""The suite churn takes an hour, so it runs only if named."""
+"""The suites churn and node-e2e take hours, so they run only if named."""
 OF_CRITEST: tuple[Suite, ...] = ("critest", "user-namespaces")
 """Suites of the program critest."""
 
@@ -24,6 +25,7 @@ _NEEDS: dict[Suite, Sequence[str]] = {
     "user-namespaces": CRITEST,
     "kubelet": NODE,
     "churn": NODE,
+    "node-e2e": NODE_E2E,
 }
 
 DEFAULT_GATES = ("", "EventedPLEG=true", "PodAndContainerStatsFromCRI=true")
@@ -37,9 +39,11 @@ class Planned:
     suite: Suite
     engine: str
     gates: str = ""
+    group: str = ""
+    """The group of the suite node-e2e."""
 
     def __str__(self) -> str:
-        words = [self.suite, f"on engine {self.engine}"]
+        words = [self.suite, *([self.group] if self.group else ()), f"on engine {self.engine}"]
         return " ".join([*words, f"with {self.gates}"] if self.gates else words)
 
 
@@ -51,14 +55,24 @@ class Plan:
     left_out: tuple[str, ...]
 
 
-def plan(binaries: Binaries, *, engines: Sequence[str], suites: Sequence[Suite], gates: Sequence[str]) -> Plan:
-    """Plan each suite on each engine, and each kubelet suite with each set of gates."""
+def plan(
+    binaries: Binaries,
+    *,
+    engines: Sequence[str],
+    suites: Sequence[Suite],
+    gates: Sequence[str],
+    groups: Sequence[Group] = (),
+) -> Plan:
+    """Plan each suite on each engine, each kubelet suite with each set of gates, and each group of node-e2e."""
     runs: list[Planned] = []
     left_out = []
     for suite in suites:
         missing = binaries.missing(_NEEDS[suite])
         if missing:
             left_out.append(f"{suite} is not run: {binaries.explain(missing)}")
+            continue
+        if suite == "node-e2e":
+            runs += [Planned(suite, engine, group.gates, group.name) for engine in engines for group in groups]
             continue
         variants = ("",) if suite in OF_CRITEST else gates
         runs += [Planned(suite, engine, variant) for engine in engines for variant in variants]

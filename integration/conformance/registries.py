@@ -4,7 +4,7 @@ In isolation the names of the public registries resolve to the loopback address,
 images are built on the spot: small images that behave as critest expects.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,27 +75,39 @@ class Published:
 @contextmanager
 def public_registries(node: Node, api: docker.APIClient) -> Iterator[None]:
     """Serve critest's images under the names of the public registries while the block runs."""
+    with serving_images(node, api, _images(node, ensure_unpacked(SHELL))):
+        yield
+
+
+@contextmanager
+def serving_images(node: Node, api: docker.APIClient, images: Iterable[Published]) -> Iterator[Sequence[str]]:
+    """Serve images under the names of the public registries while the block runs, and yield their names.
+
+    The engine itself has none of them.
+    """
     registry = Registry(node.tools.root / "usr/bin/docker-registry", home=new_home("registries"), address=_ADDRESS)
     registry.start()
     hosts = _HOSTS.read_text()
     try:
         _HOSTS.write_text(f"{hosts}127.0.0.1 {' '.join(NAMES)}\n")
-        for published in _images(node, ensure_unpacked(SHELL)):
+        names: list[str] = []
+        for published in images:
             load(api, published.image)
             for name in published.names:
                 registry.push(api, published.image.reference, name=name)
             api.remove_image(published.image.reference)
+            names += published.names
         # Docker reads the file at most every 5 s.
-        wait_until(lambda: _resolves(api))
-        yield
+        wait_until(lambda: _resolves(api, f"{NAMES[0]}/{names[0]}"))
+        yield names
     finally:
         _HOSTS.write_text(hosts)
         registry.stop()
 
 
-def _resolves(api: docker.APIClient) -> bool:
+def _resolves(api: docker.APIClient, reference: str) -> bool:
     try:
-        api.inspect_distribution(f"{NAMES[0]}/pause:3.9")  # type: ignore[no-untyped-call]
+        api.inspect_distribution(reference)  # type: ignore[no-untyped-call]
     except docker.errors.APIError:
         return False
     return True
@@ -103,9 +115,9 @@ def _resolves(api: docker.APIClient) -> bool:
 
 def _images(node: Node, shell: Unpacked) -> Iterator[Published]:
     yield Published(_shell_image(node, shell), ["e2e-test-images/busybox:1.29-2"])
-    yield Published(_web_server(node, 80), ["e2e-test-images/nginx:1.14-2", "e2e-test-images/httpd:2.4.39-4"])
-    yield Published(_web_server(node, 12003), [f"{_TOOLS}/hostnet-nginx-{architecture()}"])
-    yield Published(_effective_user(), ["e2e-test-images/nonewprivs:1.3"])
+    yield Published(web_server(node, 80), ["e2e-test-images/nginx:1.14-2", "e2e-test-images/httpd:2.4.39-4"])
+    yield Published(web_server(node, 12003), [f"{_TOOLS}/hostnet-nginx-{architecture()}"])
+    yield Published(effective_user(), ["e2e-test-images/nonewprivs:1.3"])
     yield Published(_grouped(node), [f"{_TOOLS}/test-image-predefined-group"])
     for name, user in {"uid": "1002", "username": "www-data", "uid-group": "1003:users"}.items():
         yield Published(_labelled(node, name, User=user), [f"{_TOOLS}/test-image-user-{name}"])
@@ -149,7 +161,7 @@ def _libraries(shell: Unpacked) -> Iterator[File]:
                 yield File(f"{place}/{loader.name}", loader.read_bytes(), mode=0o755)
 
 
-def _web_server(node: Node, port: int) -> Image:
+def web_server(node: Node, port: int) -> Image:
     """Return a web server that looks like nginx and httpd: by name, pid file, process title and output."""
     plain = busybox_image(node.busybox, reference=f"made/web-{port}:latest")
     script = File("bin/nginx", _WEB_SERVER.format(port=port).encode(), mode=0o755)
@@ -167,7 +179,7 @@ def _grouped(node: Node) -> Image:
     return Image(plain.reference, tuple(files), {**plain.config, "User": "1000"})
 
 
-def _effective_user() -> Image:
+def effective_user() -> Image:
     """Return a program owned by root with the set-user-ID bit that prints its effective user; needs gcc."""
     with TemporaryDirectory() as scratch:
         source, program = Path(scratch, "main.c"), Path(scratch, "main")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from integration.conformance.results import Case, Run, skips
+from integration.conformance.results import Case, Run, by_reason
 
 _EVERY_SECONDS = 10.0
 
@@ -41,15 +41,15 @@ def _cell(text: str, width: int) -> str:
 
 
 def summary(runs: Sequence[Run]) -> str:
-    """Return a table of the runs, the failures with their reasons, and the skipped cases by reason."""
-    rows = [("suite", "version", "engine", "gates", "passed", "failed", "skipped", "seconds")]
+    """Return a table of the runs, the failures, and the expected failures and skipped cases by reason."""
+    rows = [("suite", "version", "engine", "gates", "passed", "failed", "expected", "skipped", "seconds")]
     for run in runs:
-        counts = [str(run.count(state)) for state in ("passed", "failed", "skipped")]
-        where = (run.suite, run.version, f"{run.engine} ({run.docker})", run.gates or "default")
-        rows.append((*where, counts[0], counts[1], counts[2], f"{run.seconds:.1f}"))
+        counts = [str(run.count(state)) for state in ("passed", "failed", "expected", "skipped")]
+        where = (_suite(run), run.version, f"{run.engine} ({run.docker})", run.gates or "default")
+        rows.append((*where, counts[0], counts[1], counts[2], counts[3], f"{run.seconds:.1f}"))
     lines = [table(rows)]
-    for reason, cases in skips(runs).items():
-        lines.append(f"skipped, {len(cases)}: {_first_line(reason)}")
+    for state in ("expected", "skipped"):
+        lines += [f"{state}, {len(cases)}: {_first_line(reason)}" for reason, cases in by_reason(runs, state).items()]
     lines += [_failure(run, case) for run in runs for case in run.cases if case.state == "failed"]
     return "\n".join(lines)
 
@@ -61,8 +61,12 @@ def times(run: Run) -> str:
     )
 
 
+def _suite(run: Run) -> str:
+    return f"{run.suite} {run.group}".strip()
+
+
 def _failure(run: Run, case: Case) -> str:
-    where = " ".join(word for word in (run.suite, run.engine, run.gates) if word)
+    where = " ".join(word for word in (_suite(run), run.engine, run.gates) if word)
     return f"FAILED {where}: {case.name}\n{_indented(case.reason)}"
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-State = Literal["passed", "failed", "skipped"]
+State = Literal["passed", "failed", "expected", "skipped"]
+"""`expected` is a failure that is expected, with its reason."""
 
 KEPT = Path(__file__).with_name("results")
 """Directory of the files that docs/compatibility.md is generated from."""
@@ -24,7 +25,7 @@ NOT_REACHED = "the time of the run did not suffice"
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
+    """A case of a run; `reason` says why it was skipped or expected to fail, how it failed, or what was counted."""
 
     name: str
     state: State
@@ -64,7 +65,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     suite: str
     """critest, user-namespaces (critest with such a namespace for each pod), kubelet (the scenarios), churn (pods that
-    crash), or tests (this project's integration tests)."""
+    crash), node-e2e (Kubernetes' own suite of a node), or tests (this project's integration tests)."""
+    group: str = ""
+    """The part of the suite node-e2e."""
     version: str
     """Version of critest or of the kubelet; for this project's tests the server's version."""
     gates: str = ""
@@ -117,17 +120,17 @@ def files(directory: Path = KEPT) -> list[Path]:
 def file_name(run: Run) -> str:
     """Return the name of the file of a run; a newer run of the same combination replaces it."""
     machine = run.machine
-    parts = (run.suite, run.version, run.gates.replace("=", "-").replace(",", "-"), run.engine)
+    parts = (run.suite, run.group, run.version, run.gates.replace("=", "-").replace(",", "-"), run.engine)
     where = (f"cgroup-{machine.cgroup}-{machine.driver}", f"python-{machine.python}", machine.architecture)
     return "_".join(part for part in (*parts, *where) if part) + ".json"
 
 
-def skips(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
-    """Group the skipped cases: for each reason, the runs of each case."""
+def by_reason(runs: Sequence[Run], state: State) -> dict[str, dict[str, list[Run]]]:
+    """Group the cases in a state: for each reason, the runs of each case."""
     found: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         for case in run.cases:
-            if case.state == "skipped":
+            if case.state == state:
                 found.setdefault(case.reason, {}).setdefault(case.name, []).append(run)
     return found
 

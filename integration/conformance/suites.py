@@ -8,11 +8,12 @@ from pathlib import Path
 
 from integration import nri_plugins
 from integration.conformance import registries
-from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
+from integration.conformance.binaries import CRITEST, EXTRAS, NODE, NODE_E2E, Binaries
 from integration.conformance.cluster import cluster
 from integration.conformance.critest import HOSTS_TO_SKIP, OURS_TO_SKIP, Critest
 from integration.conformance.machine import machine_of
 from integration.conformance.mapped_users import mapping_users
+from integration.conformance.node_e2e.launch import launch
 from integration.conformance.parts import Parts, run_in_parts
 from integration.conformance.plan import OF_CRITEST, Planned, program_of
 from integration.conformance.report import Progress
@@ -44,6 +45,8 @@ _Describe = Callable[[tuple[Case, ...]], Run]
 
 def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> Run:
     """Execute a run on a new engine and server."""
+    if planned.suite == "node-e2e":
+        return _node_e2e(planned, found=found, options=options)
     is_critest = planned.suite in OF_CRITEST
     with target(node, planned.engine, settings=registries.SETTINGS if is_critest else {}) as served:
 
@@ -65,6 +68,25 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
 
         carry_out = _CARRY_OUT[planned.suite]
         return carry_out(planned, served, node=node, found=found, options=options, describe=describe)
+
+
+def _node_e2e(planned: Planned, *, found: Binaries, options: Options) -> Run:
+    done = launch(engine=planned.engine, group=planned.group, only=options.only, found=found)
+    versions = {name: found.programs[name].version for name in NODE_E2E}
+    return Run(
+        suite=planned.suite,
+        group=planned.group,
+        version=found.programs[program_of(planned.suite)].version,
+        gates=planned.gates,
+        engine=planned.engine,
+        docker=done.docker,
+        date=options.date,
+        commit=options.commit,
+        machine=done.machine,
+        binaries={name: version for name, version in versions.items() if version},
+        note=options.note,
+        cases=done.cases,
+    )
 
 
 def _critest(

@@ -120,7 +120,7 @@ def archives(made: Iterable[Image]) -> bytes:
     files: dict[str, File] = {}
     manifest = []
     for image in made:
-        layers = {_digest(layer): layer for layer in map(_tar, (image.files, *image.above))}
+        layers = {_digest(layer): layer for layer in map(tar_of, (image.files, *image.above))}
         config = msgspec.json.encode(
             {
                 "architecture": architecture(),
@@ -137,14 +137,15 @@ def archives(made: Iterable[Image]) -> bytes:
         tag = image.reference.removeprefix("docker.io/library/")
         manifest.append({"Config": config_name, "RepoTags": [tag], "Layers": [*names]})
         files |= {name: File(name, content) for name, content in {config_name: config, **names}.items()}
-    return _tar([*files.values(), File("manifest.json", msgspec.json.encode(manifest))])
+    return tar_of([*files.values(), File("manifest.json", msgspec.json.encode(manifest))])
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _tar(files: Iterable[File]) -> bytes:
+def tar_of(files: Iterable[File]) -> bytes:
+    """Return files as an archive: the same files give the same bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for file in files:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from jeepney import DBusAddress, MessageType, Properties, new_method_call
+from jeepney import DBusAddress, MessageType, Properties, new_method_call, new_signal
 from jeepney.io.blocking import DBusConnection, prep_socket
 
 from integration.conformance.logind import Logind
@@ -28,4 +28,17 @@ def test_a_shutdown_is_announced_and_waits_for_the_lock(tmp_path: Path) -> None:
 
         lock.close()
         logind.wait_released(60)
+    logind.close()
+
+
+def test_a_signal_of_one_client_reaches_the_others(tmp_path: Path) -> None:
+    logind = Logind(tmp_path / "bus")
+    with (
+        DBusConnection(prep_socket(str(tmp_path / "bus"), enable_fds=True), enable_fds=True) as kubelet,
+        DBusConnection(prep_socket(str(tmp_path / "bus"), enable_fds=True), enable_fds=True) as other,
+    ):
+        for bus in (kubelet, other):
+            bus.send_and_get_reply(Properties(MANAGER).get("InhibitDelayMaxUSec"), timeout=60)
+        other.send(new_signal(MANAGER, "PrepareForShutdown", "b", (True,)))
+        assert kubelet.receive(timeout=60).body == (True,)
     logind.close()

@@ -55,8 +55,8 @@ def test_repeated_runs_have_the_same_file() -> None:
 def test_the_summary_counts_groups_skips_and_shows_failures() -> None:
     text = summary([_run(), _run(gates="EventedPLEG=true", cases=CASES[:1])])
     lines = text.splitlines()
-    assert lines[2].split() == ["kubelet", "1.36.2", "28", "(28.5.2)", "default", "1", "1", "2", "3.8"]
-    assert lines[3].split()[4:] == ["EventedPLEG=true", "1", "0", "0", "1.2"]
+    assert lines[2].split() == ["kubelet", "1.36.2", "28", "(28.5.2)", "default", "1", "1", "0", "2", "3.8"]
+    assert lines[3].split()[4:] == ["EventedPLEG=true", "1", "0", "0", "0", "1.2"]
     assert "skipped, 2: AppArmor is disabled" in lines
     assert text.endswith("FAILED kubelet 28: logs rotate\n    expected 1\n    got 2")
 
@@ -113,11 +113,11 @@ def test_a_malformed_report_is_an_error() -> None:
 def test_the_page_has_a_cell_for_each_engine_and_names_missing_runs() -> None:
     critest = _run(suite="critest", version="1.36.0", engine="20.10")
     lines = page([_run(), _run(date="2026-01-01"), critest]).splitlines()
-    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1 of 2 | {NOT_RUN} | {NOT_RUN}"
+    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1/2 | {NOT_RUN} | {NOT_RUN}"
     row = f"| 1.36.2 | defaults | v1, cgroupfs | 3.11 | amd64 | {cells} |"
     assert row in lines
     others = " | ".join([NOT_RUN] * 4)
-    assert f"| 1.36.0 | v1, cgroupfs | 3.11 | amd64 | 2026-11-23: 1 of 2 | {others} |" in lines
+    assert f"| 1.36.0 | v1, cgroupfs | 3.11 | amd64 | 2026-11-23: 1/2 | {others} |" in lines
     assert "| AppArmor is disabled | 2 | 28 |" in lines
     assert "| logs rotate | 28 |" in lines
     assert f"| control groups v2, driver systemd | {NOT_RUN} | {NOT_RUN} |" in lines
@@ -142,7 +142,7 @@ def test_the_projects_tests_have_a_table_without_gates() -> None:
     v2 = Machine(cgroup="v2", driver="cgroupfs", python="3.11", architecture="amd64")
     text = page([_run(suite="tests", version="0.1.0", machine=v2, binaries={})])
     table = text.partition("## Tests")[2].partition("## Not run")[0].splitlines()
-    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1 of 2 | {NOT_RUN} | {NOT_RUN}"
+    cells = f"{NOT_RUN} | {NOT_RUN} | 2026-11-23: 1/2 | {NOT_RUN} | {NOT_RUN}"
     assert f"| 0.1.0 | v2, cgroupfs | 3.11 | amd64 | {cells} |" in table
     assert f"| control groups v2, driver cgroupfs | {NOT_RUN} | {NOT_RUN} |" in text.splitlines()
 

@@ -23,6 +23,8 @@ V2_DRIVER  ?= systemd
 ifeq ($(filter $(V2_DRIVER),systemd cgroupfs),)
 $(error V2_DRIVER=$(V2_DRIVER): it is systemd or cgroupfs)
 endif
+# Linux 6.1 of Debian 12, or 6.12 of 13 (trixie), which user namespaces need.
+V2_KERNEL  ?= bookworm
 V2_SYSTEMD := $(if $(filter systemd,$(V2_DRIVER)),--systemd)
 V2_SECONDS := 5400
 V2_OF_TESTS := 4500
@@ -107,7 +109,7 @@ test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as they are inst
 
 test-v2: venv ## tests on cgroup v2 in an emulated machine: V2_DRIVER=cgroupfs (root)
 	mkdir -p $(V2_RESULTS)
-	$(PY) -m integration.vm $(V2_SYSTEMD) --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
+	$(PY) -m integration.vm $(V2_SYSTEMD) --kernel $(V2_KERNEL) --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
 		$(ISOLATED) $(V2_SYSTEMD) $(PY) -m pytest $(V2_TESTS) \
 		--engine 28 --timeout $(V2_OF_TESTS) --session-timeout $(V2_OF_TESTS) \
 		-p integration.outcomes --results /disk/share/results $(ARGS)
@@ -115,7 +117,7 @@ test-v2: venv ## tests on cgroup v2 in an emulated machine: V2_DRIVER=cgroupfs (
 conformance-v2: venv ## critest on cgroup v2 in an emulated machine; each call goes on: BIN=dir (root)
 	mkdir -p $(V2_RESULTS)
 	$(PY) -m integration.conformance.registries
-	$(PY) -m integration.vm $(V2_SYSTEMD) --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
+	$(PY) -m integration.vm $(V2_SYSTEMD) --kernel trixie --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
 		$(ISOLATED) $(V2_SYSTEMD) $(PY) -m integration.conformance --bin "$(BIN)" --resume /disk/share/results \
 		--seconds $(V2_OF_TESTS) $(ARGS)
 

@@ -278,6 +278,24 @@ def _download_of_ubuntu(suite: str, *, cache: Path, packages: Sequence[str], int
 
 
 def _download_of_debian(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> None:
+    env = _with_lists(suite, cache=cache)
+    # `apt-get download` writes into its working directory and has no option for another one.
+    run(["apt-get", "download", "-qq", *packages], timeout=_APT_SECONDS, env=env, cwd=into)
+
+
+def dependencies(package: str, *, suite: str) -> list[str]:
+    """Return the names of the packages of a Debian suite that a package depends on."""
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "lock"):
+        configuration = cache / "apt" / suite / "apt.conf"
+        env = {"APT_CONFIG": str(configuration)} if configuration.exists() else _with_lists(suite, cache=cache)
+        lines = run(["apt-cache", "depends", package], timeout=60, env=env).splitlines()
+    return [line.partition(": ")[2] for line in lines if line.strip().startswith("Depends: ")]
+
+
+def _with_lists(suite: str, *, cache: Path) -> dict[str, str]:
+    """Fetch the package lists of a suite, and return the environment in which apt uses them."""
     private = cache / "apt" / suite
     for part in ("lists/partial", "archives/partial"):
         (private / part).mkdir(parents=True, exist_ok=True)
@@ -296,8 +314,7 @@ def _download_of_debian(suite: str, *, cache: Path, packages: Sequence[str], int
     (private / "apt.conf").write_text(apt_configuration(private))
     env = {"APT_CONFIG": str(private / "apt.conf")}
     run(["apt-get", "update", "-qq", "--allow-releaseinfo-change"], timeout=_APT_SECONDS, env=env)
-    # `apt-get download` writes into its working directory and has no option for another one.
-    run(["apt-get", "download", "-qq", *packages], timeout=_APT_SECONDS, env=env, cwd=into)
+    return env
 
 
 def mirror_from_targets(targets: str) -> str:

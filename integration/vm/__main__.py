@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from integration.node.commands import NodeError
-from integration.vm.machine import run_in_vm
+from integration.vm.machine import KERNELS, run_in_vm
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
                 arguments.command,
                 scratch=Path(scratch),
                 share=share.resolve(),
+                kernel_of=arguments.kernel,
                 systemd=arguments.systemd,
                 seconds=arguments.seconds,
             )
@@ -40,6 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--systemd", action="store_true", help="run systemd as process 1")
     parser.add_argument(
         "--share", type=Path, help="directory that is /run/vm and /disk/share inside; its files are kept"
+    )
+    parser.add_argument(
+        "--kernel", choices=KERNELS, default=KERNELS[0], help="Debian's kernel of this release (%(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit (%(default)s)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")

@@ -1,5 +1,6 @@
 """A boot: QEMU's emulator, Debian's kernel, and this machine's root file system, read-only."""
 
+import lzma
 import os
 import shlex
 import subprocess
@@ -7,20 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from integration.node.commands import NodeError, run
-from integration.node.packages import BUSYBOX, Bundle, Unpacked, cache_directory, ensure_installed, ensure_unpacked
+from integration.node.packages import BUSYBOX, Bundle, Unpacked, dependencies, ensure_installed, ensure_unpacked
 from integration.vm.archive import Archive
 
 _MEMORY_MIB = 3072
 _DISK_BYTES = 4 << 30
 _SWAP_BYTES = 256 << 20
-_APT_SECONDS = 60
 _TABLE_SECONDS = 600
 """Timeout of depmod, which reads some thousand modules."""
 
-_SUITE = "bookworm"
+KERNELS = ("bookworm", "trixie")
+"""Releases of Debian with a kernel for the machine: Linux 6.1, and 6.12, which has all that user namespaces need."""
+
 _QEMU = Bundle(
     name="qemu",
-    suites=(_SUITE,),
+    suites=("bookworm",),
     packages=(
         "qemu-system-x86",
         "qemu-system-common",
@@ -115,10 +117,15 @@ exec /lib/systemd/systemd --unit=vm.service
 """
 
 
-def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bool, seconds: float) -> int:
-    """Run a command with its output on ours, and return its exit status; raise NodeError if it does not end in time."""
+def run_in_vm(
+    command: Sequence[str], *, scratch: Path, share: Path, kernel_of: str, systemd: bool, seconds: float
+) -> int:
+    """Run a command with its output on ours, and return its exit status; raise NodeError if it does not end in time.
+
+    `kernel_of` is the release of Debian that the kernel is from.
+    """
     ensure_installed(("apparmor",))  # Docker runs its parser; the emulated machine has this machine's files
-    qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel()), ensure_unpacked(BUSYBOX)
+    qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel(kernel_of)), ensure_unpacked(BUSYBOX)
     program = busybox.root / "bin/busybox"
     ensure_module_table(kernel, busybox=program)
     (share / "work").write_text(_WORK.format(directory=shlex.quote(str(Path.cwd())), command=shlex.join(command)))
@@ -146,22 +153,25 @@ def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bo
         raise NodeError(f"the machine stopped before the command ended: {cause}") from cause
 
 
-def _kernel() -> Bundle:
+def _kernel(suite: str) -> Bundle:
     """Return the package behind `linux-image-amd64`, which changes with every release."""
     # With the package lists of the bundles: the machine's own lists may know a newer package.
-    env = {"APT_CONFIG": str(cache_directory() / f"apt/{_SUITE}/apt.conf")}
-    for line in run(["apt-cache", "depends", "linux-image-amd64"], timeout=_APT_SECONDS, env=env).splitlines():
-        word, _, name = line.strip().partition("Depends: ")
-        if not word and name.startswith("linux-image-"):
-            return Bundle(name="linux", suites=(_SUITE,), packages=(name,))
-    raise NodeError("find a kernel: apt knows no linux-image-amd64")
+    for name in dependencies("linux-image-amd64", suite=suite):
+        if name.startswith("linux-image-"):
+            return Bundle(name=f"linux-{suite}", suites=(suite,), packages=(name,))
+    raise NodeError(f"find a kernel: {suite} has no linux-image-amd64")
 
 
 def ensure_module_table(kernel: Unpacked, *, busybox: Path) -> None:
-    """Write modprobe's tables, as the package's installation script does."""
+    """Write modprobe's tables, as the package's installation script does, after unpacking compressed modules."""
+    if not (kernel.root / "lib").exists():  # Debian has moved it since 13
+        (kernel.root / "lib").symlink_to("usr/lib")
     (modules,) = (kernel.root / "lib/modules").iterdir()
     made = modules / "tables-are-whole"
     if not made.exists():  # the tables themselves exist early in a run, which may have been interrupted
+        for packed in modules.rglob("*.ko.xz"):
+            packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+            packed.unlink()
         run([busybox, "depmod", "-b", kernel.root, modules.name], timeout=_TABLE_SECONDS)
         made.touch()
 

@@ -1,5 +1,6 @@
 """The boot files of an emulated machine."""
 
+import lzma
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,19 @@ def test_incomplete_tables_are_made_again(tmp_path: Path) -> None:
     ensure_module_table(kernel, busybox=program)
 
     assert (modules / "modules.dep").read_text().splitlines() == ["begun", "begun"]
+
+
+def test_compressed_modules_of_a_newer_package_are_unpacked(tmp_path: Path) -> None:
+    modules = tmp_path / "usr/lib/modules/6.12.117"
+    modules.mkdir(parents=True)
+    (modules / "veth.ko.xz").write_bytes(lzma.compress(b"module"))
+    program = tmp_path / "busybox"
+    program.write_text(_DEPMOD)
+    program.chmod(0o755)
+    (tmp_path / "status").write_text("0")
+
+    ensure_module_table(Unpacked(root=tmp_path, record=Record(suite="trixie", versions={})), busybox=program)
+
+    assert (tmp_path / "lib/modules/6.12.117/veth.ko").read_bytes() == b"module"
+    assert not (modules / "veth.ko.xz").exists()
+    assert (modules / "modules.dep").exists()

@@ -1,4 +1,4 @@
-"""Interpreters of other versions: the machine's, or Debian's, unpacked.
+"""Interpreters of other versions: the distribution's, another of the machine, or Debian's, unpacked.
 
 A Python of a later Debian release may need a later C library than the machine's. So that library is unpacked too, and
 the program's headers name it and its loader; child processes use the machine's.
@@ -12,6 +12,7 @@ from integration.node.commands import NodeError, run
 from integration.node.packages import Bundle, Unpacked, ensure_unpacked
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+_OF_DISTRIBUTION = Path("/usr/bin")
 _SECONDS = 60
 _LIBRARIES = (
     *("libbz2-1.0", "libc6", "libdb5.3t64", "libexpat1", "libffi8", "libgcc-s1", "liblzma5", "libncursesw6"),
@@ -21,10 +22,14 @@ _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"
 
 
 def find(version: str) -> Path:
-    """Return an interpreter from PATH, from pyenv, or from Debian's next release; raise NodeError if none runs."""
+    """Return an interpreter of the distribution, which packages use, or from PATH, pyenv or Debian's next release.
+
+    Raise NodeError if none runs.
+    """
     name = f"python{version}"
+    of_distribution = _OF_DISTRIBUTION / name
     of_pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}"))
-    for path in (shutil.which(name), *of_pyenv):
+    for path in (of_distribution, shutil.which(name), *of_pyenv):
         if path is not None and _runs(Path(path)):
             return Path(path)
     return _of_debian(version)

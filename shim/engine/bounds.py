@@ -99,8 +99,9 @@ def items(content: bytes | bytearray) -> int:
 
 
 _STRUCTURE = re.compile(rb'["\[\]{}]')
-_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_STRINGS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+# The groups are not possessive: before Python 3.11.5 a possessive group that backtracks ends at a wrong place.
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
+_STRINGS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*")*', re.DOTALL)
 _ROW = 2
 """Depth of the members of a row: the array has depth 1, its objects have depth 2."""
 

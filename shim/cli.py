@@ -5,9 +5,12 @@ Each setting in `shim.config.model` is a flag.
 """
 
 import argparse
+import difflib
 import gc
+import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as installed
@@ -19,7 +22,7 @@ from shim import __version__, share
 from shim.api.v1 import CRI_VERSION
 from shim.config import cri_dockerd_flags, show
 from shim.config.fields import fields
-from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, files_read, load
+from shim.config.load import DEFAULT_FILE, Loaded, drop_in_directory, files_read, load, misspelt_variables
 from shim.config.model import Config
 from shim.domain.errors import InvalidArgument, ShimError
 
@@ -72,7 +75,7 @@ def _serve(given: argparse.Namespace) -> int:
         raise
     try:
         return _serve_with(loaded, warnings, reread=lambda: _settings(given)[0].config)
-    except InvalidArgument as error:
+    except ShimError as error:
         _refuse_until_corrected(error, given, environ, loaded.config)
         raise
 
@@ -82,12 +85,12 @@ def _refuse_until_corrected(
 ) -> None:
     """Answer clients with the error and start anew once it is corrected; do nothing without a socket of systemd.
 
-    `config` holds the settings if they can be read: then a file that they name may be wrong. `given` is None if the
-    flags are wrong, which no file can correct.
+    `config` holds the settings if they can be read: then a file that they name may be wrong, or another obstacle may
+    go away by itself. `given` is None if the flags are wrong, which no file can correct.
     """
     from shim.base import log  # noqa: PLC0415 - as below
     from shim.cri.activation import is_socket_passed  # noqa: PLC0415
-    from shim.daemon.misconfigured import refuse_until_corrected  # noqa: PLC0415
+    from shim.daemon.misconfigured import START_AGAIN_SECONDS, refuse_until_corrected  # noqa: PLC0415
 
     if not is_socket_passed(environ):
         return
@@ -109,14 +112,22 @@ def _refuse_until_corrected(
     log.configure(level="info", style="auto")
     # The error of unreadable settings is computed again, since the files may have changed.
     is_found_again = given is not None and config is None
-    refuse_until_corrected(None if is_found_again else error, files=files, check=check, environ=environ)
+    is_of_start = config is not None and not isinstance(error, InvalidArgument)
+    refuse_until_corrected(
+        None if is_found_again else error,
+        files=files,
+        check=check,
+        environ=environ,
+        most=START_AGAIN_SECONDS if is_of_start else math.inf,
+    )
 
 
 _FILES = (
+    "root_directory",
     *("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
     *("image_credential_provider_config", "image_credential_provider_bin_dir"),
 )
-"""Settings that name files which the server reads at its start."""
+"""Settings that name files and a directory which the server needs at its start."""
 
 
 def _serve_with(loaded: Loaded, warnings: Sequence[str], *, reread: Callable[[], Config]) -> int:
@@ -195,13 +206,19 @@ def _uninstall(given: argparse.Namespace) -> int:
     from shim.install.uninstall import Removal  # noqa: PLC0415
 
     root = given.root.absolute()
-    loaded = load(flags={}, environ=os.environ, file=None, root=root)
+    try:
+        config = load(flags={}, environ=os.environ, file=None, root=root).config
+    except ShimError as error:
+        if not given.force:
+            raise
+        _warn([f"{error}; the default settings are used"])  # a package must be removable with wrong settings
+        config = Config()
     # A single file runs from bin/python3 of the environment that it has unpacked.
     unpacked = Path(sys.executable).parents[2] if SINGLE_FILE in os.environ and os.geteuid() == 0 else None
     removal = Removal(
         root=root,
         force=given.force,
-        config=loaded.config,
+        config=config,
         environ=os.environ,
         keep_configuration=given.keep_configuration,
         unpacked=unpacked,
@@ -253,15 +270,29 @@ def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
     texts: Mapping[str, str | None] = vars(given)
     flags = {name: text for name in fields() if (text := texts.get(name)) is not None}
     old = {entry.flag: text for entry in cri_dockerd_flags.IGNORED if (text := texts.get(entry.flag)) is not None}
-    return load(flags=flags, environ=os.environ, file=given.config), cri_dockerd_flags.warnings(old)
+    loaded = load(flags=flags, environ=os.environ, file=given.config)
+    return loaded, [*cri_dockerd_flags.warnings(old), *misspelt_variables(os.environ)]
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the usage and exit; a server that systemd has started answers its clients with the error first."""
-        if next(iter(_with_command(sys.argv[1:])), "") == "serve":
+        """Print the error and exit; a server that systemd has started answers its clients with the error first.
+
+        The usage, which has all flags of a command, would hide the error.
+        """
+        words = sys.argv[1:]
+        message = f"{message}{_perhaps(message)}"
+        if next(iter(_with_command(words)), "") == "serve":
             _refuse_until_corrected(InvalidArgument(message), None, dict(os.environ))
-        super().error(message)
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
+
+def _perhaps(message: str) -> str:
+    """Return the flag that is most like the first unknown flag of an error of argparse."""
+    unknown = re.match("unrecognized arguments: (--[a-z0-9-]+)", message)
+    flags = [field.flag for field in fields().values()]
+    near = difflib.get_close_matches(unknown[1], flags, n=1) if unknown else []
+    return f", perhaps {near[0]}" if near else ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -314,7 +345,9 @@ def _add_installation(commands: "argparse._SubParsersAction[_Parser]") -> None:
     install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
     uninstall.set_defaults(command=_uninstall)
-    uninstall.add_argument("--force", action="store_true", help="even with pods on the node, keep their state")
+    uninstall.add_argument(
+        "--force", action="store_true", help="even with wrong settings, or with pods on the node, whose state is kept"
+    )
     uninstall.add_argument(
         "--keep-configuration",
         action="store_true",

@@ -111,7 +111,35 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
         main(arguments)
 
     assert caught.value.code == 2
-    assert "usage: pydockershim" in capsys.readouterr().err
+    error, help_of_the_command = capsys.readouterr().err.splitlines()
+    assert error.startswith("pydockershim")
+    assert help_of_the_command.endswith(" --help")
+
+
+def test_a_misspelt_flag_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["config", "--cni-conf-dirs=/etc/cni"])
+
+    error = "pydockershim: error: unrecognized arguments: --cni-conf-dirs=/etc/cni, perhaps --cni-conf-dir"
+    assert capsys.readouterr().err.splitlines()[0] == error
+
+
+def test_a_package_can_be_removed_with_wrong_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "DEFAULT_FILE", Path("/etc/pydockershim/config.toml"))
+    file = tmp_path / "etc/pydockershim/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("log_levle = 1\n")
+    uninstall = ["uninstall", f"--root={tmp_path}", "--dry-run"]
+
+    assert main(uninstall) == 2
+    assert main([*uninstall, "--force", "--keep-configuration"]) == 0
+
+    error, warning = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"pydockershim: error: file {file}, line 1: there is no setting 'log_levle'")
+    assert warning.startswith(f"pydockershim: warning: file {file}, line 1: there is no setting 'log_levle'")
+    assert warning.endswith("; the default settings are used")
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:

@@ -267,7 +267,7 @@ complete -c pydockershim -n '_shtab_pydockershim_using install' -l dry-run -d 'o
 complete -c pydockershim -n '_shtab_pydockershim_using install' -l root -x -d 'root directory of a node that is not running'
 complete -c pydockershim -n '_shtab_pydockershim_using; and test $_shtab_pydockershim_npos -eq 0' -a uninstall -d 'stop the server and undo what install did'
 complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -s h -l help -d 'show this help message and exit'
-complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -l force -d 'even with pods on the node, keep their state'
+complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -l force -d 'even with wrong settings, or with pods on the node, whose state is kept'
 complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -l keep-configuration -d 'keep Docker'"'"'s daemon.json, crictl.yaml, the CNI configuration and the settings'
 complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -l dry-run -d 'only say what would be done'
 complete -c pydockershim -n '_shtab_pydockershim_using uninstall' -l root -x -d 'root directory of a node that is not running'

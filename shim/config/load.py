@@ -22,6 +22,9 @@ wins."""
 
 DEFAULT = "default"
 
+_LIKENESS = 0.9
+"""Of a variable that is probably a misspelt setting, from 0 to 1."""
+
 _SHOWN_CHARACTERS = 200
 """Maximum length of a refused value in a message."""
 
@@ -47,10 +50,9 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
     """Return the effective settings.
 
     `flags` maps field names to the text of their flags. `file` must exist, and is then the only file. Without it,
-    DEFAULT_FILE and the files of `drop_in_directory` are read below `root`, if they exist. Unknown environment
-    variables with our prefix are ignored, because Kubernetes itself sets such variables for a Service named
-    `pydockershim`. Raise InvalidArgument with the flag, variable, or file and line, the field, and the accepted form.
-    Raise FailedPrecondition for a file that is missing or unreadable: it may appear a moment later.
+    DEFAULT_FILE and the files of `drop_in_directory` are read below `root`, if they exist. Raise InvalidArgument with
+    the flag, variable, or file and line, the field, and the accepted form. Raise FailedPrecondition for a file that is
+    missing or unreadable: it may appear a moment later.
     """
     given = {
         **(_from_default_files(root) if file is None else _from_file(file, _read(file))),
@@ -66,6 +68,16 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
         places = dict.fromkeys(given[name].place for name in LOG_COPY if name in given)
         raise InvalidArgument(f"{' and '.join(places)}: {error}") from None
     return Loaded(config=config, origins=origins)
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a warning for each environment variable that is almost that of a setting.
+
+    An unknown variable is no error: Kubernetes sets some with our prefix for a Service named `pydockershim`.
+    """
+    known = [field.variable for field in fields().values()]
+    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS) for name in environ.keys() - set(known)}
+    return [f"environment {name} is no setting, perhaps {found[0]}" for name, found in sorted(near.items()) if found]
 
 
 def drop_in_directory() -> Path:

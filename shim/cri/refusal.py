@@ -1,4 +1,4 @@
-"""Answers each client of systemd's socket with the reason why the server does not start: its settings are wrong.
+"""Answers each client of systemd's socket with the reason why the server does not start, such as wrong settings.
 
 If the process ended instead, systemd would restart it again and again for the waiting client.
 """
@@ -18,7 +18,8 @@ from shim.cri.relay import Relay
 from shim.domain.errors import FailedPrecondition, reason_of
 
 WRONG_SETTINGS = "the settings of the server are wrong"
-"""Beginning of each answer."""
+NO_START = "the server cannot start"
+"""Beginnings of answers."""
 
 _THREADS = 4
 """Enough, since an answer waits for nothing."""

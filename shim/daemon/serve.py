@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -43,7 +44,7 @@ from shim.daemon.state_dump import StateDump
 from shim.daemon.watchdog import Watchdog, check_server
 from shim.dockerd.facts import EngineFacts
 from shim.dockerd.starting_tasks import TaskWatch
-from shim.domain.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.interface import Engine
@@ -80,8 +81,20 @@ def serve(config: Config, *, reread: Reread) -> bool:
 
     After the first signal, RunPodSandbox calls in flight may finish and reads are still answered. The socket is gone
     only for the last moment, so a restart does not make the node not ready. Docker need not run: the node is not ready
-    until it does. Raise ShimError if the server cannot start; return False if a RunPodSandbox had to be cut off.
+    until it does. Raise ShimError if the server cannot start; return False if a RunPodSandbox had to be cut off, or if
+    the shutdown failed.
     """
+    started = threading.Event()
+    try:
+        return _serve(config, reread=reread, started=started)
+    except ShimError as error:
+        if not started.is_set():
+            raise
+        log.error("shutdown failed", error=error)  # not raised: callers repeat a start that failed
+        return False
+
+
+def _serve(config: Config, *, reread: Reread, started: threading.Event) -> bool:
     # Write the stacks of all threads to the log on a crash of the interpreter and on the signal of systemd's watchdog.
     faulthandler.enable()
     check_64_bit()
@@ -113,6 +126,7 @@ def serve(config: Config, *, reread: Reread) -> bool:
         gc.freeze()
         log_low_limits(os.environ)
         notify("READY=1", os.environ)
+        started.set()
         with _watchdog(watchdog, server=server, view=rt.view, dump=dump):
             stop.wait()
             for again in STOP_SIGNALS:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shim.config import load as module
-from shim.config.load import DEFAULT, Loaded, load
+from shim.config.load import DEFAULT, Loaded, load, misspelt_variables
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from tests.users import unprivileged_files
@@ -220,3 +220,16 @@ def test_invalid_flag_reports_the_accepted_form() -> None:
 def test_invalid_variable_is_reported() -> None:
     with pytest.raises(InvalidArgument, match=r"^environment PYDOCKERSHIM_CNI_BIN_DIR: cni_bin_dir"):
         loaded(environ={"PYDOCKERSHIM_CNI_BIN_DIR": "bin"})
+
+
+def test_a_misspelt_variable_is_a_warning() -> None:
+    environ = {
+        "PYDOCKERSHIM_LOG_LEVLE": "debug",
+        "PYDOCKERSHIM_LOG_LEVEL": "debug",
+        "PYDOCKERSHIM_SERVICE_PORT": "80",
+        "PYDOCKERSHIM_PORT_80_TCP_ADDR": "10.96.0.7",
+    }
+
+    assert misspelt_variables(environ) == [
+        "environment PYDOCKERSHIM_LOG_LEVLE is no setting, perhaps PYDOCKERSHIM_LOG_LEVEL"
+    ]

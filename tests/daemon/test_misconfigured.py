@@ -1,5 +1,6 @@
 """A server in a separate process, with invalid settings and a socket passed like by systemd."""
 
+import fcntl
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +69,10 @@ class Served:
 
 
 @contextmanager
-def serving(tmp_path: Path, *flags: str) -> Iterator[Served]:
+def serving(tmp_path: Path, *flags: str, program: Sequence[str] = ("-m", "shim")) -> Iterator[Served]:
     script = 'exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 WATCHDOG_PID=$$ WATCHDOG_USEC=2000000 exec "$@"'
     command = [
-        *(sys.executable, "-m", "shim", "serve", "--container-runtime-endpoint=fd://", "--log-format=json"),
+        *(sys.executable, *program, "serve", "--container-runtime-endpoint=fd://", "--log-format=json"),
         f"--docker-endpoint=unix://{tmp_path}/no-docker.sock",
         f"--root-directory={tmp_path}/root",
         f"--cni-conf-dir={tmp_path}/cni",
@@ -144,6 +145,40 @@ def test_server_waits_for_a_file_that_a_setting_names(tmp_path: Path) -> None:
         assert served.status().conditions
 
 
+def test_server_starts_once_its_directory_is_private(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "of-others").touch()
+    with serving(tmp_path) as served:
+        assert served.refusal().startswith(f"the server cannot start: root_directory {root} is not the server's own")
+
+        root.chmod(0o700)
+
+        assert served.status().conditions
+
+
+def test_server_starts_once_another_server_has_ended(tmp_path: Path) -> None:
+    soon = "import shim.daemon.misconfigured as m, shim.cli; m.START_AGAIN_SECONDS = 1.0; shim.cli.main()"
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    with (root / "lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        with serving(tmp_path, program=("-c", soon)) as served:
+            assert served.refusal() == f"the server cannot start: root_directory {root} is in use by another server"
+            assert (
+                "in use by another server"
+                in served.line("cannot start, refusing clients until the next attempt")["error"]
+            )
+            assert (
+                "in use by another server"
+                in served.line("cannot start, refusing clients until the next attempt")["error"]
+            )
+
+            fcntl.lockf(lock, fcntl.LOCK_UN)
+
+            assert served.status().conditions
+
+
 def test_watchdog_is_notified_while_waiting_and_stop_ends_it(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("log_levle = 1\n")
@@ -158,7 +193,8 @@ def test_watchdog_is_notified_while_waiting_and_stop_ends_it(tmp_path: Path) -> 
 
 def test_clients_get_the_error_of_a_wrong_flag(tmp_path: Path) -> None:
     with serving(tmp_path, "--cni-conf-dirs=/etc") as served:
-        assert served.refusal() == "the settings of the server are wrong: unrecognized arguments: --cni-conf-dirs=/etc"
+        wrong = "unrecognized arguments: --cni-conf-dirs=/etc, perhaps --cni-conf-dir"
+        assert served.refusal() == f"the settings of the server are wrong: {wrong}"
 
 
 @pytest.mark.parametrize("method", ["/runtime.v1.RuntimeService/GetContainerEvents", "/runtime.v1alpha2.Any/Thing"])

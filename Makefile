@@ -75,7 +75,7 @@ types: venv ## types (mypy, strict)
 contracts: venv ## layers and homes of foreign libraries (import-linter)
 	$(call timed,contracts,PYTHONPATH=.venv/contracts $(PY) .venv/contracts/bin/lint-imports)
 
-quick: venv ## unit tests of what differs from main, and of the pages; at most 90 s
+quick: venv ## unit tests of what differs from origin/main, and of the pages; at most 90 s
 	@$(PY) -m tests.quick $(ARGS)
 
 unit: venv ## all unit tests, without root; 6 to 12 minutes on two processors
@@ -90,7 +90,7 @@ test-bounds: venv ## prove that a test fails for each bound of docs/limits.md th
 fuzz: venv ## fuzzers of everything that others send: ARGS="--seconds N --seed S --only NAME"
 	$(PY) -m tests.fuzz $(ARGS)
 
-test: lint ## all checks and all tests; 20 minutes on two processors (root)
+test: lint ## all checks and all tests; 15 to 20 minutes on two processors (root)
 # While one processor checks types the other makes the bytecode of the tests, which each worker would make for itself, and
 # a machine that is new to this downloads engines and plugins.
 	@$(PY) -m pytest tests integration --collect-only -qq >.venv/collected & collecting=$$!; \

@@ -1,8 +1,9 @@
 # ruff: noqa: T201 - a command
 """`make quick`: the unit tests of what has changed, and those of the pages, within a time for a run between edits.
 
-What has changed is found by git: against the branch `main`, with what is not committed. Tests of the changed files come
-first, then those of their rooms. What the time does not suffice for is skipped, and the results say so.
+What has changed is found by git: since `origin/main`, or `main` without that, with what is not committed. Tests of the
+changed files come first, then those of their rooms. What the time does not suffice for is skipped, and the results say
+so.
 """
 
 import argparse
@@ -49,13 +50,18 @@ def files_for(changed: Iterable[str], *, root: Path = ROOT) -> list[str]:
     return [str(path) for path in dict.fromkeys(wanted) if (root / path).exists()]
 
 
-def _changed() -> list[str]:
-    listed = [_git("diff", "--name-only", "main"), _git("ls-files", "--others", "--exclude-standard")]
+def changed(root: Path = ROOT) -> list[str]:
+    """Return the paths that differ from upstream; a contributor may have committed on the branch `main`."""
+    upstream = _git(root, "rev-parse", "--verify", "--quiet", "origin/main").strip() or "main"
+    listed = [
+        _git(root, "diff", "--merge-base", "--name-only", upstream),
+        _git(root, "ls-files", "--others", "--exclude-standard"),
+    ]
     return [name for names in listed for name in names.splitlines()]
 
 
-def _git(*words: str) -> str:
-    finished = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+def _git(root: Path, *words: str) -> str:
+    finished = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
     return finished.stdout if finished.returncode == 0 else ""
 
 
@@ -63,7 +69,7 @@ def main() -> int:
     """Run the tests, and say how long they took."""
     parser = argparse.ArgumentParser(prog="python -m tests.quick", description=__doc__)
     _, others = parser.parse_known_args()
-    tests = files_for(_changed())
+    tests = files_for(changed())
     began = time.time()
     bound = ["-p", "tests.quick", f"--quick-until={began + SECONDS}"]
     words = ["-q", "-r", "fE", *bound, "-n", str(_WORKERS), *tests, *others]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import ROOT, files_for
+from tests.quick import ROOT, changed, files_for
 
 
 @pytest.fixture
@@ -30,6 +30,27 @@ def checkout(tmp_path: Path) -> Path:
 )
 def test_the_files_for_a_change_come_first(checkout: Path, changed: list[str], tests: list[str]) -> None:
     assert files_for(changed, root=checkout) == tests
+
+
+def git(directory: Path, *words: str) -> None:
+    of_nobody = ("-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", "-C", str(directory), *of_nobody, *words], check=True, capture_output=True)
+
+
+def test_commits_on_main_of_a_clone_are_changes(tmp_path: Path) -> None:
+    upstream, clone = tmp_path / "upstream", tmp_path / "clone"
+    upstream.mkdir()
+    git(upstream, "init")
+    git(upstream, "commit", "--allow-empty", "--message=first")
+    git(tmp_path, "clone", str(upstream), str(clone))
+    (clone / "committed.py").touch()
+    git(clone, "add", ".")
+    git(clone, "commit", "--message=second")
+    (clone / "new.py").touch()
+    assert changed(clone) == ["committed.py", "new.py"]
+
+    git(clone, "remote", "remove", "origin")
+    assert changed(clone) == ["new.py"]
 
 
 def test_no_test_begins_after_the_time(tmp_path: Path) -> None:

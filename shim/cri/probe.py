@@ -45,8 +45,10 @@ class Probe:
     """Name and version of the runtime. The server may remember them while the runtime is down."""
     trouble: str = ""
     """Reason and message if the runtime is not ready."""
+    network_trouble: str = ""
+    """Reason and message if the network is not ready."""
     flaws: str = ""
-    """Messages of the other conditions that are false, except NetworkReady, which doctor checks itself."""
+    """Messages of the other conditions that are false."""
 
 
 def probe_at(path: Path) -> Probe:
@@ -61,12 +63,17 @@ def probe_at(path: Path) -> Probe:
             status = stub.Status(pb.StatusRequest(), timeout=max(0.0, until - time.monotonic()))
     except grpc.RpcError as error:
         raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
-    return Probe(f"{version.runtime_name} {version.runtime_version}", _trouble(status.status), _flaws(status.status))
+    return Probe(
+        f"{version.runtime_name} {version.runtime_version}",
+        trouble=_unready(status.status, _RUNTIME_READY),
+        network_trouble=_unready(status.status, _NETWORK_READY),
+        flaws=_flaws(status.status),
+    )
 
 
-def _trouble(status: pb.RuntimeStatus) -> str:
-    """Return why the runtime is not ready; "" if it is."""
-    unready = [each for each in status.conditions if each.type == _RUNTIME_READY and not each.status]
+def _unready(status: pb.RuntimeStatus, condition: str) -> str:
+    """Return why a condition is false; "" if it is true."""
+    unready = [each for each in status.conditions if each.type == condition and not each.status]
     return "; ".join(f"{each.reason}: {each.message}" for each in unready)
 
 

@@ -7,6 +7,7 @@ to be on the screen before that.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from shim.config.model import Config
 from shim.doctor.findings import Finding
@@ -92,10 +93,15 @@ def _nri(config: Config, _environ: Environ) -> Iterator[Finding]:
 def _server(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.clients import check_clients
     from shim.doctor.kubelet_settings import read_kubelet
+    from shim.doctor.node import has_network
     from shim.doctor.units import units_of_systemd
 
-    kubelet = read_kubelet(config.kubelet_root_dir)
-    yield from check_clients(config.container_runtime_endpoint, units=units_of_systemd(environ), kubelet=kubelet)
+    yield from check_clients(
+        config.container_runtime_endpoint,
+        units=units_of_systemd(environ),
+        kubelet=read_kubelet(config.kubelet_root_dir),
+        has_network=partial(has_network, config),
+    )
 
 
 def _directories(config: Config) -> str:
@@ -147,6 +153,13 @@ CHECKS = (
         waits_for=lambda config: f"kubelet --version, {config.kubelet_root_dir}, {_directories(config)}",
     ),
     Check(
+        subject="server",
+        run=_server,
+        modules=("shim.doctor.clients", "shim.doctor.node", "shim.doctor.units"),
+        seconds=13.0,
+        waits_for=lambda config: config.container_runtime_endpoint,
+    ),
+    Check(
         subject="exec",
         run=_own_exec,
         modules=("shim.doctor.own_exec",),
@@ -166,12 +179,5 @@ CHECKS = (
         modules=("shim.doctor.nri",),
         seconds=5.0,
         waits_for=lambda config: str(config.nri_socket_path),
-    ),
-    Check(
-        subject="server",
-        run=_server,
-        modules=("shim.doctor.clients", "shim.doctor.units"),
-        seconds=13.0,
-        waits_for=lambda config: config.container_runtime_endpoint,
     ),
 )

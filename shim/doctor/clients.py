@@ -1,12 +1,12 @@
 """Checks of the server: its socket, its unit, and whether the kubelet uses it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
 from shim.cri.probe import probe_at
-from shim.cri.refusal import WRONG_SETTINGS
+from shim.cri.refusal import NO_START, WRONG_SETTINGS
 from shim.doctor.findings import Finding
 from shim.doctor.kubelet import check_endpoint
 from shim.doctor.kubelet_settings import Kubelet
@@ -19,28 +19,42 @@ OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
 _WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"
 _CORRECT = f"correct it: the server sees a file that changes; after a flag or variable of the unit, restart {SERVICE}"
-_FREE_ADDRESS = f"set another address, or end what has it (ss --listening --tcp --processes); then restart {SERVICE}"
+_STARTS_AGAIN = "remove the cause: the server tries again within 30 s"
+_FREE_ADDRESS = (
+    f"set an address of this node with a free port (ss --listening --tcp --processes shows the others); then restart "
+    f"{SERVICE}"
+)
+_RESTART = f"the server runs with earlier settings: systemctl restart {SERVICE}"
 _EXIT_WRONG_SETTINGS = 2
 _EXIT_NO_PROGRAM = 203
 """systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
 
 
 def check_clients(
-    endpoint: str, *, units: Units, kubelet: Kubelet, others: tuple[Path, ...] = OTHER_RUNTIMES
+    endpoint: str,
+    *,
+    units: Units,
+    kubelet: Kubelet,
+    has_network: Callable[[], bool],
+    others: tuple[Path, ...] = OTHER_RUNTIMES,
 ) -> Iterator[Finding]:
-    """Yield whether the server answers, how its unit does, and whether the kubelet and kubeadm come to it."""
+    """Yield whether the server answers, how its unit does, and whether the kubelet and kubeadm come to it.
+
+    `has_network` returns whether a server with the settings of now has a pod network.
+    """
     address = _address(endpoint, units)
     answers = False
     if _would_start(address, units):
         # To connect would start the service, and nothing is changed here.
         text = f"does not run; systemd starts it with the first client of {address} ({SOCKET})"
-        yield Finding("ok" if units.service.active == "inactive" else "warn", "server", text)
+        server = Finding("ok" if units.service.active == "inactive" else "warn", "server", text)
     else:
-        finding = _server(address, units)
-        answers = finding.level == "ok"
-        yield finding
-    yield _unit(units, answers=answers)
-    yield check_endpoint(kubelet, address)
+        server = _server(address, units, has_network=has_network)
+        answers = server.level == "ok"
+    # A failure is the cause of a warning.
+    yield from sorted((server, _unit(units, answers=answers)), key=lambda finding: finding.level != "FAIL")
+    if (endpoint_of_kubelet := check_endpoint(kubelet, address)) is not None:
+        yield endpoint_of_kubelet
     if there := [str(path) for path in others if _is_there(path)]:
         text = f"--cri-socket {address}, since it also finds {' and '.join(there)}"
         yield Finding("ok", "kubeadm", text)
@@ -59,21 +73,29 @@ def _would_start(address: str, units: Units) -> bool:
     return held and not units.service.runs
 
 
-def _server(address: str, units: Units) -> Finding:
+def _server(address: str, units: Units, *, has_network: Callable[[], bool]) -> Finding:
     try:
         found = probe_at(Path(address.removeprefix("unix://")))
     except NotFound:
         return _absent_server(address, units)
     except ShimError as error:
-        if isinstance(error, Unavailable) and WRONG_SETTINGS in str(error):
-            return Finding("FAIL", "server", str(error), _CORRECT)
-        return Finding("warn", "server", str(error), _advice(error, units))
+        return _failed_call(error, units)
     text = f"{found.runtime} answers at {address}"
     if found.trouble:
         return Finding("warn", "server", f"{text}, but is not ready: {found.trouble}", _WITHOUT_DOCKER)
+    if found.network_trouble and has_network():
+        return Finding("FAIL", "server", f"{text}, but has no pod network: {found.network_trouble}", _RESTART)
     if found.flaws:
         return Finding("warn", "server", f"{text}, but: {found.flaws}", _FREE_ADDRESS)
     return Finding("ok", "server", text)
+
+
+def _failed_call(error: ShimError, units: Units) -> Finding:
+    if isinstance(error, Unavailable) and WRONG_SETTINGS in str(error):
+        return Finding("FAIL", "server", str(error), _CORRECT)
+    if isinstance(error, Unavailable) and NO_START in str(error):
+        return Finding("FAIL", "server", str(error), _STARTS_AGAIN)
+    return Finding("warn", "server", str(error), _advice(error, units))
 
 
 def _absent_server(address: str, units: Units) -> Finding:
@@ -107,7 +129,10 @@ def _unit(units: Units, *, answers: bool) -> Finding:
         return Finding("ok", "unit", f"{SERVICE} is not installed: the server is started in another way")
     if service.load != "loaded":
         text = f"systemd cannot use {SERVICE}: {service.load}"
-        return Finding("warn" if answers else "FAIL", "unit", text, f"systemctl status {SERVICE}")
+        advice = f"systemctl unmask {SERVICE} && systemctl restart {SERVICE}"
+        if service.load != "masked":
+            advice = f"systemctl status {SERVICE}"
+        return Finding("warn" if answers else "FAIL", "unit", text, advice)
     if service.active == "failed" or service.starts_again:
         return _failed_unit(units, answers=answers)
     return _working_unit(units, answers=answers)
@@ -168,7 +193,8 @@ def _stopped_unit(units: Units, *, answers: bool) -> Finding:
         return Finding("warn", "unit", text, "find it: ss --listening --unix --processes")
     if units.socket.active == "active":
         return Finding("ok", "unit", f"{text} until a client comes to {SOCKET}")
-    return Finding("warn", "unit", text, f"systemctl enable --now {SERVICE}")
+    sockets = [SOCKET] if units.socket.is_installed else []
+    return Finding("FAIL", "unit", text, f"systemctl enable --now {' '.join([*sockets, SERVICE])}")
 
 
 def _is_there(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Checks of the Docker Engine of this node."""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.base import deadline
+from shim.base.atomic_files import read_regular
 from shim.checkpoint import root as state
 from shim.config.model import Config
 from shim.dockerd.facts import ROOTLESS, EngineFacts, is_rootless
@@ -16,7 +18,7 @@ from shim.dockerd.runc import ORDERED_RUNTIME
 from shim.doctor.findings import Finding
 from shim.doctor.kubelet import check_driver
 from shim.doctor.kubelet_settings import Kubelet, accepts_cgroup_v1, read_kubelet
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, reason_of
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
 from shim.engine.interface import Engine
@@ -33,6 +35,10 @@ _CALL_SECONDS = 5.0
 """Seconds for an answer; an idle Docker needs milliseconds."""
 _SECONDS = 9.0
 """Seconds for all answers."""
+
+_SETTINGS = Path("/etc/docker/daemon.json")
+_SETTINGS_BYTES = 1 << 20
+_DEFAULTS = Config()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ _FAULTS = (
 
 def check_engine_at(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return the findings about the Engine at `docker_endpoint`, within some seconds."""
+    yield from check_settings()
     seconds = min(config.runtime_request_timeout, _CALL_SECONDS)
     engine = DockerEngine(config.docker_endpoint, request_timeout=seconds)
     try:
@@ -75,6 +82,18 @@ def check_engine_at(config: Config, environ: Mapping[str, str]) -> Iterator[Find
             yield from _leaked_shims(engine, config)
     finally:
         engine.close()
+
+
+def check_settings(file: Path = _SETTINGS) -> Iterator[Finding]:
+    """Yield a warning if Docker's settings are not JSON: a Docker that runs has read them before."""
+    try:
+        json.loads(read_regular(file, most=_SETTINGS_BYTES).strip() or b"{}")
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else f"is not JSON: {error}"
+        advice = f"correct it (python3 -m json.tool {file}), then systemctl restart docker"
+        yield Finding("warn", "docker", f"{file} {why}: Docker does not start with it", advice)
 
 
 def _leaked_shims(engine: Engine, config: Config) -> Iterator[Finding]:
@@ -103,7 +122,7 @@ def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: M
     try:
         info = engine.info()
     except ShimError as error:
-        yield Finding("FAIL", "docker", str(error), _advice(error))
+        yield Finding("FAIL", "docker", str(error), _advice(error, config))
         return
     if is_rootless(info):
         yield Finding("FAIL", "docker", ROOTLESS, "docker context ls; the socket of root is /var/run/docker.sock")
@@ -132,13 +151,18 @@ def check_docker(engine: Engine, config: Config, *, kubelet: Kubelet, environ: M
         yield Finding("warn", "docker info", warning.removeprefix("WARNING: "))
 
 
-def _advice(error: ShimError) -> str:
+def _advice(error: ShimError, config: Config) -> str:
     """Return the advice for an Engine that does not answer."""
     if _is_denied(error):
         return "run as root"
     match error:
         case FailedPrecondition():
             return "install a Docker Engine of 20.10 or newer, or a pydockershim that knows the one there is"
+        case Unavailable() if config.docker_endpoint != _DEFAULTS.docker_endpoint:
+            return (
+                "start Docker (systemctl start docker), or correct docker_endpoint where it is set "
+                "(pydockershim config | grep docker_endpoint), then systemctl restart pydockershim"
+            )
         case Unavailable():
             return "start Docker (systemctl start docker), or name its socket (hosts of dockerd) in docker_endpoint"
         case DeadlineExceeded():

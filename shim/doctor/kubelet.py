@@ -52,10 +52,12 @@ def check_kubelet(
     yield from _gates(kubelet)
 
 
-def check_endpoint(kubelet: Kubelet, address: str) -> Finding:
-    """Return whether the kubelet uses the server at `address`, which begins with `unix://`."""
+def check_endpoint(kubelet: Kubelet, address: str) -> Finding | None:
+    """Return whether the kubelet uses the server at `address`, which begins with `unix://`; None if it is unknown."""
     if not kubelet.exists:
         return Finding("ok", "kubelet", f"none is configured here; it takes --container-runtime-endpoint={address}")
+    if kubelet.problem and "containerRuntimeEndpoint" not in kubelet.settings:
+        return None
     used = str(kubelet.value("containerRuntimeEndpoint") or DEFAULT_ENDPOINT)
     if _same_socket(used, address):
         return Finding("ok", "kubelet", f"uses {address}")
@@ -70,8 +72,8 @@ def _same_socket(one: str, other: str) -> bool:
 
 
 def check_driver(kubelet: Kubelet, docker: str, environ: Mapping[str, str]) -> Finding | None:
-    """Return whether the kubelet uses Docker's cgroup driver; None where no kubelet is configured."""
-    if not kubelet.exists:
+    """Return whether the kubelet uses Docker's cgroup driver; None where no kubelet is configured, or it is unknown."""
+    if not kubelet.exists or (kubelet.problem and "cgroupDriver" not in kubelet.settings):
         return None
     driver = str(kubelet.value("cgroupDriver") or _DEFAULT_DRIVER)
     if driver == docker:

@@ -12,6 +12,8 @@ from shim.credentials.keyring import keyring_of_node
 from shim.doctor.findings import Finding
 from shim.domain.errors import ShimError
 
+_DEFAULTS = Config()
+_RESTART = "systemctl restart pydockershim"
 _PLUGIN_DIRECTORIES = (Path("/opt/cni/bin"), Path("/usr/lib/cni"), Path("/usr/libexec/cni"))
 """Where distributions and add-ons put CNI plugins."""
 _DROP_IN = Path("/etc/pydockershim/conf.d/cni-bin-dir.toml")
@@ -44,7 +46,14 @@ def check_network(config: Config) -> Iterator[Finding]:
         yield Finding("warn", "pod network", text, f"if pods need the other network: rm {used}")
 
 
+def has_network(config: Config) -> bool:
+    """Return whether a server with these settings has a network for pods."""
+    return all(finding.level != "FAIL" for finding in check_network(config))
+
+
 def _advice(config: Config, listing: Listing, choice: Choice) -> str:
+    if listing.is_empty and config.cni_conf_dir != _DEFAULTS.cni_conf_dir:
+        return f"put one there, or correct cni_conf_dir {_its_place('cni_conf_dir')}, then {_RESTART}"
     if listing.is_empty:
         return "install a network add-on, or for a single node: pydockershim install --cni 10-bridge"
     if listing.problem:
@@ -60,13 +69,20 @@ def _advice_for_plugins(config: Config, types: Sequence[str]) -> str:
     """Return how the server finds plugins that are in none of its directories."""
     for directory in _PLUGIN_DIRECTORIES:
         if directory not in config.cni_bin_dir and len(find_plugins(types, [directory])) == len(set(types)):
+            if config.cni_bin_dir != _DEFAULTS.cni_bin_dir:
+                return f"they are in {directory}: add it to cni_bin_dir {_its_place('cni_bin_dir')}, then {_RESTART}"
             setting = f"cni_bin_dir = {json.dumps([str(each) for each in (*config.cni_bin_dir, directory)])}"
-            return f"they are in {directory}: mkdir -p {_DROP_IN.parent} && echo '{setting}' > {_DROP_IN}"
+            return f"they are in {directory}: mkdir -p {_DROP_IN.parent} && echo '{setting}' > {_DROP_IN} && {_RESTART}"
     missing = set(types) - set(find_plugins(types, config.cni_bin_dir))
     programs = ", ".join(map(str, config.cni_bin_dir))
     if missing <= _STANDARD_PLUGINS:
         return f"apt-get install containernetworking-plugins (dnf: the same name), or put them into {programs}"
     return f"the network add-on brings {', '.join(sorted(missing))}: see whether its pod runs; {programs} is searched"
+
+
+def _its_place(setting: str) -> str:
+    """Return the words for the place of a setting, since another file may not win over it."""
+    return f"where it is set (pydockershim config | grep {setting})"
 
 
 def check_credentials(config: Config, environ: Mapping[str, str]) -> Finding:

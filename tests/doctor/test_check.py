@@ -54,12 +54,10 @@ def test_findings_are_in_the_order_of_the_checks(config: Config, tmp_path: Path)
         "credentials",
         "docker",
         "swap",
-        "exec",
-        "checkpoints",
-        "NRI",
         "server",
     ]
-    assert subjects[:11] == expected
+    assert subjects[:8] == expected
+    assert subjects[-3:] == ["exec", "checkpoints", "NRI"]
     assert all(len(subject) <= SUBJECT_WIDTH for subject in subjects)
 
 

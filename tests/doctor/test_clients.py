@@ -12,7 +12,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
 from shim.cri import probe
-from shim.cri.refusal import WRONG_SETTINGS
+from shim.cri.refusal import NO_START, WRONG_SETTINGS
 from shim.cri.server import CriServer
 from shim.doctor import clients
 from shim.doctor.clients import check_clients
@@ -53,10 +53,15 @@ STOPPED = Unit(load="loaded", active="inactive", sub="dead", file="enabled", res
 FAILED = Unit(load="loaded", active="failed", sub="failed", file="enabled", result="exit-code", status=2)
 
 
-def found(endpoint: str, *others: Path, units: Units = NO_SYSTEMD, kubelet: Kubelet = NO_KUBELET) -> dict[str, Finding]:
-    return {
-        finding.subject: finding for finding in check_clients(endpoint, units=units, kubelet=kubelet, others=others)
-    }
+def found(
+    endpoint: str,
+    *others: Path,
+    units: Units = NO_SYSTEMD,
+    kubelet: Kubelet = NO_KUBELET,
+    has_network: bool = False,
+) -> dict[str, Finding]:
+    findings = check_clients(endpoint, units=units, kubelet=kubelet, has_network=lambda: has_network, others=others)
+    return {finding.subject: finding for finding in findings}
 
 
 @contextmanager
@@ -119,7 +124,7 @@ def test_a_server_without_metrics_is_a_warning(endpoint: str) -> None:
 
     assert server.level == "warn"
     assert server.text.endswith("but: serve metrics at 127.0.0.1:1: in use")
-    assert "set another address" in server.advice
+    assert server.advice.startswith("set an address of this node with a free port")
 
 
 class Refused(api_pb2_grpc.RuntimeServiceServicer):
@@ -134,6 +139,29 @@ def test_a_server_whose_settings_are_wrong_fails(endpoint: str) -> None:
     assert server.level == "FAIL"
     assert "file /etc/c.toml, line 7: there is no setting 'x'" in server.text
     assert server.advice.startswith("correct it: ")
+
+
+class CannotStart(api_pb2_grpc.RuntimeServiceServicer):
+    def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
+        raise Unavailable(f"{NO_START}: root_directory /srv is not the server's own")
+
+
+def test_a_server_that_cannot_start_fails(endpoint: str) -> None:
+    with serving(endpoint, CannotStart()):
+        server = found(endpoint)["server"]
+
+    assert server.level == "FAIL"
+    assert "root_directory /srv is not the server's own" in server.text
+    assert server.advice == "remove the cause: the server tries again within 30 s"
+
+
+def test_a_server_that_has_earlier_settings_without_a_network_fails(endpoint: str) -> None:
+    with serving(endpoint, Runtime()):
+        server = found(endpoint, has_network=True)["server"]
+
+    assert server.level == "FAIL"
+    assert server.text.endswith("but has no pod network: NetworkPluginNotReady: no network")
+    assert server.advice.endswith("systemctl restart pydockershim.service")
 
 
 class WithDockerDown(Runtime):
@@ -283,6 +311,7 @@ def test_a_unit_that_runs(endpoint: str) -> None:
         pytest.param(replace(FAILED, result="signal", status=9), "", "ended by signal 9", "journalctl", id="signal"),
         pytest.param(replace(FAILED, result="timeout"), "", "has failed: timeout", "journalctl", id="timeout"),
         pytest.param(replace(FAILED, load="bad-setting"), "", "cannot use", "systemctl status", id="bad"),
+        pytest.param(replace(STOPPED, load="masked"), "", "masked", "systemctl unmask pydockershim", id="masked"),
     ],
 )  # fmt: skip
 def test_a_unit_that_has_failed(endpoint: str, service: Unit, cause: str, text: str, advice: str) -> None:
@@ -304,7 +333,6 @@ def test_a_unit_that_has_failed_because_another_server_is_there(endpoint: str) -
 @pytest.mark.parametrize(
     ("service", "text"),
     [
-        (STOPPED, "pydockershim.service is inactive"),
         (replace(RUNS, file="disabled"), "not after a reboot"),
         (replace(RUNS, restarts=7), "starts again: 7"),
     ],
@@ -315,6 +343,16 @@ def test_a_unit_that_is_not_as_it_should_be(endpoint: str, service: Unit, text: 
     assert finding.level == "warn"
     assert text in finding.text
     assert finding.advice
+
+
+def test_the_failure_of_a_unit_comes_before_the_missing_server(endpoint: str) -> None:
+    units = Units(service=STOPPED, socket=Unit(load="loaded", active="inactive"))
+
+    unit, server, *_ = found(endpoint, units=units).values()
+
+    assert (unit.level, unit.text) == ("FAIL", "pydockershim.service is inactive")
+    assert unit.advice == "systemctl enable --now pydockershim.socket pydockershim.service"
+    assert (server.subject, server.level) == ("server", "warn")
 
 
 def test_a_unit_that_is_not_installed(endpoint: str) -> None:
@@ -377,6 +415,12 @@ def test_a_kubelet_that_uses_another_runtime_fails(endpoint: str, tmp_path: Path
     assert finding.advice.startswith("sed -i")
     assert finding.advice.endswith(f"{file} && systemctl restart kubelet")
     assert found(endpoint, kubelet=Kubelet(config=file))["kubelet"].level == "FAIL"  # its default is containerd
+
+
+def test_a_kubelet_whose_file_is_broken_may_use_any_runtime(endpoint: str, tmp_path: Path) -> None:
+    broken = Kubelet(config=tmp_path / "config.yaml", problem="config.yaml is not YAML")
+
+    assert "kubelet" not in found(endpoint, kubelet=broken)
 
 
 def test_a_kubelet_may_name_the_socket_by_a_link(endpoint: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from shim.config.model import Config
 from shim.dockerd.runc import ORDERED_RUNTIME, ORDERS_OPTION
 from shim.doctor import docker
-from shim.doctor.docker import check_docker, check_engine_at
+from shim.doctor.docker import check_docker, check_engine_at, check_settings
 from shim.doctor.findings import Finding
 from shim.doctor.kubelet_settings import Kubelet, read_kubelet
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
@@ -33,6 +33,31 @@ def test_a_docker_that_does_not_answer_fails(engine: FakeEngine) -> None:
     (finding,) = check_docker(engine, Config(), kubelet=Kubelet(), environ={})
     assert (finding.level, finding.text) == ("FAIL", "docker cannot be reached: connect to /run/no.sock")
     assert "name its socket (hosts of dockerd) in docker_endpoint" in finding.advice
+
+
+def test_a_socket_that_a_setting_names_by_mistake(engine: FakeEngine) -> None:
+    engine.fail_next("info", Unavailable("docker cannot be reached: connect to /run/dockr.sock"))
+
+    (finding,) = check_docker(engine, Config(docker_endpoint="unix:///run/dockr.sock"), kubelet=Kubelet(), environ={})
+
+    assert "correct docker_endpoint where it is set (pydockershim config | grep docker_endpoint)" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("content", "levels"),
+    [(None, []), ("", []), ('{"live-restore": true}', []), ('{"live-restore": tru}', ["warn"]), ("\xff", ["warn"])],
+)
+def test_settings_with_which_docker_does_not_start_again(
+    tmp_path: Path, content: str | None, levels: list[str]
+) -> None:
+    file = tmp_path / "daemon.json"
+    if content is not None:
+        file.write_text(content, encoding="latin-1")
+
+    findings = list(check_settings(file))
+
+    assert [finding.level for finding in findings] == levels
+    assert all(f"python3 -m json.tool {file}" in finding.advice for finding in findings)
 
 
 def test_a_rootless_docker_fails(engine: FakeEngine) -> None:

@@ -47,6 +47,10 @@ def test_a_file_that_the_kubelet_cannot_read_fails(config: Config, swaps: Path) 
     assert (finding.level, finding.text) == ("FAIL", "/k.yaml is not YAML: tab")
 
 
+def test_a_driver_in_a_file_that_cannot_be_read_is_not_compared() -> None:
+    assert check_driver(Kubelet(config=Path("/k.yaml"), problem="/k.yaml is not YAML: tab"), "systemd", {}) is None
+
+
 def test_swap_keeps_a_kubelet_from_starting(config: Config, swaps: Path) -> None:
     assert found(config, configured(), swaps)["swap"] == Finding("ok", "swap", "none")
     swaps.write_text(f"{HEADER}/dev/sda2 partition 1048572 0 -2\n/swapfile file 1048572 0 -3\n")

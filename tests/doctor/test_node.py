@@ -49,7 +49,23 @@ def test_files_that_are_no_other_network_are_no_warning(config: Config) -> None:
     assert [finding.level for finding in check_network(config)] == ["ok"]
 
 
-def test_no_pod_network(config: Config) -> None:
+@pytest.fixture
+def by_default(config: Config, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Settings that nobody has changed."""
+    monkeypatch.setattr(node, "_DEFAULTS", config)
+    return config
+
+
+def test_a_directory_of_networks_that_was_set_by_mistake(config: Config) -> None:
+    (finding,) = check_network(config)
+
+    assert finding.level == "FAIL"
+    assert "pydockershim config | grep cni_conf_dir" in finding.advice
+    assert finding.advice.endswith("systemctl restart pydockershim")
+
+
+def test_no_pod_network(by_default: Config) -> None:
+    config = by_default
     (finding,) = check_network(config)
 
     assert finding.level == "FAIL"
@@ -79,7 +95,10 @@ def test_a_network_whose_file_is_broken(config: Config) -> None:
 
 @pytest.mark.parametrize(("plugin", "advice"), [("bridge", "apt-get install containernetworking-plugins"),
                                                 ("calico", "the network add-on brings calico")])  # fmt: skip
-def test_a_network_whose_plugin_is_missing(config: Config, plugin: str, advice: str) -> None:
+def test_a_network_whose_plugin_is_missing(
+    config: Config, monkeypatch: pytest.MonkeyPatch, plugin: str, advice: str
+) -> None:
+    monkeypatch.setattr(node, "_PLUGIN_DIRECTORIES", ())  # this machine may have plugins
     add_network(config, "10-pods.conflist", plugin)
 
     (finding,) = check_network(config)
@@ -91,8 +110,9 @@ def test_a_network_whose_plugin_is_missing(config: Config, plugin: str, advice: 
 
 
 def test_plugins_that_are_in_a_directory_that_is_not_searched(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by_default: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = by_default
     add_network(config, "10-pods.conflist")
     add_plugin(tmp_path / "libexec")
     monkeypatch.setattr(node, "_PLUGIN_DIRECTORIES", (tmp_path / "libexec",))
@@ -101,6 +121,19 @@ def test_plugins_that_are_in_a_directory_that_is_not_searched(
 
     assert "mkdir -p /etc/pydockershim/conf.d" in finding.advice
     assert f'cni_bin_dir = ["{config.cni_bin_dir[0]}", "{tmp_path}/libexec"]' in finding.advice
+    assert finding.advice.endswith("systemctl restart pydockershim")
+
+
+def test_plugins_that_a_setting_does_not_find(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_network(config, "10-pods.conflist")
+    add_plugin(tmp_path / "libexec")
+    monkeypatch.setattr(node, "_PLUGIN_DIRECTORIES", (tmp_path / "libexec",))
+
+    (finding,) = check_network(config)
+
+    # A file of another name might be read before the file of the setting.
+    assert finding.advice.startswith(f"they are in {tmp_path}/libexec: add it to cni_bin_dir where it is set")
+    assert finding.advice.endswith("systemctl restart pydockershim")
 
 
 def test_no_credential_providers(config: Config) -> None:

@@ -48,11 +48,11 @@ def refuse_until_corrected(
     with FilesWatch(files) as watch, refusing("") as refusal:
         found = error or check()
         while found is not None:
+            refusal.reason = f"{why}: {found}"
             if why == NO_START:
                 log.error("cannot start, refusing clients until the next attempt", error=found)
             else:
                 log.error("wrong settings, refusing clients until they are corrected", error=found)
-            refusal.reason = f"{why}: {found}"
             notify(f"READY=1\nSTATUS=Refuses clients, {why}: {found}", environ)
             _wait_changed(watch, most, pulse=None if watchdog is None else watchdog / 2, environ=environ)
             found = check()

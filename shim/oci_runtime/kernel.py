@@ -1,13 +1,14 @@
 """System calls on mounts and namespaces that Python 3.11 has no function for. All raise OSError.
 
-It imports little, because the program starts anew for each container.
+It imports little, because the program starts anew for each container: `_ctypes` is the part of ctypes that is written
+in C, and its Python part takes a fifth of the program's start.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
+from _ctypes import FUNCFLAG_CDECL, FUNCFLAG_USE_ERRNO, CFuncPtr, _SimpleCData, dlopen, dlsym, get_errno
 
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
@@ -41,30 +42,56 @@ _RESOLVE_IN_ROOT = 0x10
 
 _CAPABILITIES_V3 = 0x20080522
 
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
-libc.syscall.restype = ctypes.c_long
+
+class _Int(_SimpleCData):  # type: ignore[type-arg] # generic in its stubs only
+    _type_ = "i"
+
+
+class _Long(_SimpleCData):  # type: ignore[type-arg] # generic in its stubs only
+    _type_ = "l"
+
+
+class _Function(CFuncPtr):
+    _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+class _SystemCall(CFuncPtr):
+    _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
+_LIBRARY = dlopen(None, 0)  # type: ignore[arg-type] # None is the program itself
+"""The C library, which this process has loaded."""
+_mount = _Function(dlsym(_LIBRARY, "mount"))
+_umount2 = _Function(dlsym(_LIBRARY, "umount2"))
+_unshare = _Function(dlsym(_LIBRARY, "unshare"))
+_setns = _Function(dlsym(_LIBRARY, "setns"))
+_setfsuid = _Function(dlsym(_LIBRARY, "setfsuid"))
+_setfsgid = _Function(dlsym(_LIBRARY, "setfsgid"))
+_capset = _Function(dlsym(_LIBRARY, "capset"))
+_syscall = _SystemCall(dlsym(_LIBRARY, "syscall"))
 
 
 def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: bytes = b"") -> None:
     """Mount a file system, or do what `flags` say (mount(2))."""
-    result = libc.mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data or None)
+    result = _mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, _Long(flags), data or None)
     check(result, f"mount {kind or source} on {target}")
 
 
 def unmount(target: str) -> None:
     """Detach the topmost mount of `target`, even if it is in use; EINVAL if there is no mount."""
-    check(libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
+    check(_umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW), f"unmount {target}")
 
 
 def unshare(flags: int) -> None:
     """Move this process into new namespaces of these kinds."""
-    check(libc.unshare(flags), "unshare")
+    check(_unshare(flags), "unshare")
 
 
 def set_namespace(descriptor: int, kind: int) -> None:
     """Enter an open namespace."""
-    check(libc.setns(descriptor, kind), "setns")
+    check(_setns(descriptor, kind), "setns")
 
 
 def clone_tree(opened: int, *, recursive: bool = False) -> int:
@@ -104,9 +131,9 @@ def set_file_ids(uid: int, gid: int) -> None:
     setfsuid(2) drops capabilities for file access, so they are set again.
     """
     capabilities = _capabilities()
-    libc.setfsgid(gid)
-    libc.setfsuid(uid)
-    set_capabilities(capabilities)
+    _setfsgid(_Long(gid))
+    _setfsuid(_Long(uid))
+    set_capabilities(**capabilities)
 
 
 def open_inside(directory: int, path: str) -> int:
@@ -115,30 +142,30 @@ def open_inside(directory: int, path: str) -> int:
     return check(call(_OPENAT2, directory, os.fsencode(path), how, len(how)), f"open {path}")
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+def _capabilities() -> dict[str, int]:
+    """Return this process's capability sets: masks of capability numbers, by the parameters of set_capabilities."""
+    with open("/proc/self/status", "rb") as status:
+        fields = dict(line.split(b":", 1) for line in status.read().split(b"\n") if line.startswith(b"Cap"))
+    names = {"effective": b"CapEff", "permitted": b"CapPrm", "inheritable": b"CapInh"}
+    return {name: int(fields[field], 16) for name, field in names.items()}
 
 
-def _capabilities() -> ctypes.Array[ctypes.c_uint32]:
-    sets = (ctypes.c_uint32 * 6)()
-    check(libc.capget(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capget")
-    return sets
-
-
-def set_capabilities(sets: ctypes.Array[ctypes.c_uint32]) -> None:
-    """Set effective, permitted and inheritable capabilities: the lower 32 bits of each set, then the higher."""
-    check(libc.capset(ctypes.byref(_Header(_CAPABILITIES_V3, 0)), sets), "capset")
+def set_capabilities(*, effective: int, permitted: int, inheritable: int) -> None:
+    """Set the capability sets of this process; each is a mask of capability numbers."""
+    masks = (effective, permitted, inheritable)
+    sets = struct.pack("=6I", *(mask & 0xFFFFFFFF for mask in masks), *(mask >> 32 for mask in masks))
+    check(_capset(struct.pack("=Ii", _CAPABILITIES_V3, 0), sets), "capset")
 
 
 def call(number: int, *arguments: int | bytes) -> int:
     """Make a system call by number; return its result, -1 for a failure."""
-    words = (each if isinstance(each, bytes) else ctypes.c_long(each) for each in arguments)
-    return int(libc.syscall(ctypes.c_long(number), *words))
+    words = (each if isinstance(each, bytes) else _Long(each) for each in arguments)
+    return int(_syscall(_Long(number), *words))
 
 
 def check(result: int, what: str) -> int:
     """Return a successful result. Raise OSError for a failure, with a text that begins with `what`."""
     if result < 0:
-        number = ctypes.get_errno()
+        number = get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result

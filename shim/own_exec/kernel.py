@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from shim.oci_runtime.kernel import call, check, libc, set_capabilities
+from shim.oci_runtime.kernel import call, check, set_capabilities
 
 SIGKILL = 9
 _SIGCHLD = 17
@@ -37,6 +37,7 @@ MACHINE = os.uname().machine
 KNOWN_MACHINE = MACHINE in _NUMBERS
 _NUMBER = _NUMBERS.get(MACHINE, {})
 
+_libc = ctypes.CDLL(None, use_errno=True)
 _locked = ctypes.PyDLL(None, use_errno=True)
 """The C library, called without releasing Python's GIL: a child of a raw clone(2) could not acquire it again."""
 _locked.syscall.restype = ctypes.c_long
@@ -62,7 +63,7 @@ def _prctl(option: int, value: int, third: int = 0) -> None:
 
 def set_name(name: bytes) -> None:
     """Set the name of this process, at most 15 bytes."""
-    check(libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0), "prctl")
+    check(_libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0), "prctl")
 
 
 def hide_memory() -> None:
@@ -93,10 +94,7 @@ def drop_from_bounding_set(capability: int) -> None:
 
 def set_process_capabilities(*, effective: int, permitted: int, inheritable: int, ambient: int) -> None:
     """Set the capability sets of this process; each is a mask of capability numbers."""
-    sets = (ctypes.c_uint32 * 6)()
-    for place, mask in enumerate((effective, permitted, inheritable)):
-        sets[place], sets[place + 3] = mask & 0xFFFFFFFF, mask >> 32
-    set_capabilities(sets)
+    set_capabilities(effective=effective, permitted=permitted, inheritable=inheritable)
     for capability in range(ambient.bit_length()):
         if ambient >> capability & 1:
             _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability)
@@ -115,7 +113,7 @@ def join_session_keyring(name: bytes) -> None:
 def install_filter(instructions: bytes, *, flags: int) -> None:
     """Install a seccomp filter of classic BPF instructions."""
     program = _Program(len(instructions) // _INSTRUCTION_BYTES, instructions)
-    result = libc.syscall(
+    result = _libc.syscall(
         ctypes.c_long(_NUMBER["seccomp"]),
         ctypes.c_ulong(_SECCOMP_SET_MODE_FILTER),
         ctypes.c_ulong(flags),
@@ -142,15 +140,15 @@ def watch_children() -> int:
     server does not end the program before the server.
     """
     signals = _signals(_SIGCHLD)
-    check(libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")
+    check(_libc.sigprocmask(_SIG_BLOCK, signals, None), "sigprocmask")
     for number in range(1, _FIRST_REAL_TIME_SIGNAL):
-        libc.signal(number, None)  # fails for SIGKILL and SIGSTOP
-    return check(libc.signalfd(-1, signals, os.O_NONBLOCK | os.O_CLOEXEC), "signalfd")
+        _libc.signal(number, None)  # fails for SIGKILL and SIGSTOP
+    return check(_libc.signalfd(-1, signals, os.O_NONBLOCK | os.O_CLOEXEC), "signalfd")
 
 
 def unblock_signals() -> None:
     """Unblock all signals."""
-    check(libc.sigprocmask(_SIG_SETMASK, _signals(), None), "sigprocmask")
+    check(_libc.sigprocmask(_SIG_SETMASK, _signals(), None), "sigprocmask")
 
 
 def _signals(*numbers: int) -> ctypes.Array[ctypes.c_ulong]:

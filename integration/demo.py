@@ -17,7 +17,7 @@ import docker
 
 from integration.cri import Cri, connected, container_config, pod_config
 from integration.node.commands import run_foreground
-from integration.node.host import SOCKET
+from integration.node.host import OWN_CONF_DIR, SOCKET
 from integration.node.images import BUSYBOX
 from integration.node.outside import outside
 from integration.server import Server
@@ -68,7 +68,10 @@ def main() -> int:
 def _demo() -> int:
     with tempfile.TemporaryDirectory(prefix="pydockershim-demo-") as directory:
         home = Path(directory)
-        server = Server({"root-directory": home / "state"}, socket=home / "cri.sock", log=home / "server.log")
+        settings = {"root-directory": home / "state"}
+        if OWN_CONF_DIR.is_dir():
+            settings["cni-conf-dir"] = OWN_CONF_DIR
+        server = Server(settings, socket=home / "cri.sock", log=home / "server.log")
         server.start()
         try:
             with connected(server.socket) as cri:

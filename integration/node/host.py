@@ -36,6 +36,9 @@ EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 _RECORD = Path("/run/pydockershim-demo.json")
 _HOME = Path("/var/lib/pydockershim-demo")
 """This checkout's OCI runtime, its orders, and dockerd's settings. Not in /run, which may be noexec."""
+OWN_CONF_DIR = _HOME / "cni"
+"""Network configuration for the demo on a machine that has one for other pods in CONF_DIR."""
+_OWN_NAME, _OWN_BRIDGE, _OWN_SUBNET = "pydockershim-demo", "cni-demo0", "192.0.2.0/24"
 _LOG = Path("/var/log/pydockershim-demo-dockerd.log")
 _OF_DOCKER = (
     Path("/etc/docker/key.json"),
@@ -88,7 +91,8 @@ def prepared_host() -> Iterator[None]:
     """Set up the machine for pods, and undo the additions when the block ends.
 
     Inside the block an Engine answers on SOCKET and has the images PAUSE and BUSYBOX, CONF_DIR has a network
-    configuration, and one of BIN_DIRS has the CNI plugins.
+    configuration, and one of BIN_DIRS has the CNI plugins. If CONF_DIR had a configuration before, OWN_CONF_DIR has
+    another.
     """
     release()
     undo = Undo()
@@ -124,10 +128,10 @@ def release() -> None:
         if undo.dockerd:
             _stop_engine(undo)
             _remove_files_of_docker(undo)
-            if _HOME.is_dir():
-                shutil.rmtree(_HOME)
             for path in undo.control_groups:
                 remove_unused_control_group(Path(path))
+        if _HOME.is_dir():
+            shutil.rmtree(_HOME)
         if undo.rules is not None:
             restore(undo.rules)
         _remove_files_of_pods(undo)
@@ -157,8 +161,8 @@ def remove_unused_control_group(group: Path) -> None:
     try:
         group.rmdir()
     except OSError as cause:
-        # The last two: the cgroup is in use.
-        if cause.errno not in {errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY}:
+        # EROFS: below the directory of a hierarchy that is not mounted, as in some containers. The last two: in use.
+        if cause.errno not in {errno.ENOENT, errno.EROFS, errno.EBUSY, errno.ENOTEMPTY}:
             raise
 
 
@@ -244,16 +248,28 @@ def started_at(pid: int) -> int:
 
 def _ensure_configuration(undo: Undo) -> None:
     CONF_DIR.mkdir(parents=True, exist_ok=True)
+    content, target = EXAMPLE.read_bytes(), CONF_DIR / EXAMPLE.name
     if any(path.suffix in {".conflist", ".conf", ".json"} for path in CONF_DIR.iterdir()):
-        return
-    target = CONF_DIR / EXAMPLE.name
-    bridge = bridge_of(EXAMPLE.read_bytes())
+        # The plugins may be missing or need a cluster, and the bridge of the example may have other addresses.
+        OWN_CONF_DIR.mkdir(parents=True, exist_ok=True)
+        content, target = own_network(content), OWN_CONF_DIR / EXAMPLE.name
+    bridge = bridge_of(content)
     if not has_link(bridge):
         undo.bridge = bridge
     undo.conf = str(target)
     undo.save()
-    shutil.copyfile(EXAMPLE, target)
+    target.write_bytes(content)
     print(f"  - installed {target}", flush=True)
+
+
+def own_network(example: bytes) -> bytes:
+    """Return the example with a name, a bridge and addresses that no other network of the machine has."""
+    network = msgspec.json.decode(example)
+    network["name"] = _OWN_NAME
+    [bridge] = [plugin for plugin in network["plugins"] if plugin["type"] == "bridge"]
+    bridge["bridge"] = _OWN_BRIDGE
+    bridge["ipam"]["ranges"] = [[{"subnet": _OWN_SUBNET}]]
+    return msgspec.json.encode(network)
 
 
 def bridge_of(conflist: bytes) -> str:

@@ -1,5 +1,6 @@
 """`make demo` on a machine without Docker: a pod runs, and then the machine is unchanged."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from integration.node.commands import run
-from integration.node.host import BIN_DIRS, SOCKET, control_groups_of_docker, remove_unused_control_group
+from integration.node.host import BIN_DIRS, CONF_DIR, SOCKET, control_groups_of_docker, remove_unused_control_group
 from integration.node.isolation import HOME, Node, new_home
 from integration.node.mounts import mount_paths, unmount_all
 from integration.node.netns import Netns, new_netns
@@ -104,6 +105,26 @@ def changes(before: Machine, after: Machine) -> dict[str, list[object]]:
     return {name: sorted(values) for name, values in found.items() if values}
 
 
+CLUSTER = {"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}, {"type": "portmap"}]}
+"""The network of another kubelet, whose plugin cannot be used here."""
+
+
+@pytest.fixture(params=[None, CLUSTER], ids=["fresh", "another kubelet"])
+def network(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The machine has the network of a cluster, or none."""
+    if request.param is None:
+        yield
+        return
+    CONF_DIR.mkdir(parents=True, exist_ok=True)
+    file = CONF_DIR / "10-flannel.conflist"
+    file.write_text(json.dumps(request.param))
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@pytest.mark.usefixtures("network")
 def test_the_demo_runs_a_pod_and_leaves_the_machine_unchanged(machine: Netns) -> None:
     before = seen(machine)
     missing = [path for path in control_groups_of_docker() if not path.exists()]
@@ -122,6 +143,13 @@ def test_the_demo_runs_a_pod_and_leaves_the_machine_unchanged(machine: Netns) ->
     assert changes(before, seen(machine)) == {}
     # Another Docker may have created a cgroup meanwhile, with containers in it.
     assert [path for path in missing if path.exists() and not any(child.is_dir() for child in path.iterdir())] == []
+
+
+@pytest.mark.usefixtures("node")
+def test_a_hierarchy_that_is_not_mounted_has_no_cgroup_to_remove() -> None:
+    place = new_home("hierarchies")
+    with mounted("-t", "tmpfs", "-o", "ro", "tmpfs", place=place):
+        remove_unused_control_group(place / "docker")
 
 
 def test_a_cgroup_in_use_by_another_docker_stays(node: Node) -> None:

@@ -122,3 +122,14 @@ def test_release_keeps_control_groups_that_others_use(tmp_path: Path, monkeypatc
 
     assert not unused.exists()
     assert (used / "container").is_dir()
+
+
+def test_the_own_network_of_the_demo_shares_nothing_with_the_example() -> None:
+    example, own = (
+        json.loads(text) for text in (host.EXAMPLE.read_bytes(), host.own_network(host.EXAMPLE.read_bytes()))
+    )
+
+    assert own["name"] != example["name"]
+    for key in ("bridge", "ipam"):
+        assert own["plugins"][0][key] != example["plugins"][0][key]
+    assert own["plugins"][1:] == example["plugins"][1:]

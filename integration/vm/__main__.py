@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "--share", type=Path, help="directory that is /run/vm and /disk/share inside; its files are kept"
     )
     parser.add_argument(
-        "--kernel", choices=KERNELS, default=KERNELS[0], help="Debian's kernel of this release (%(default)s)"
+        "--kernel", choices=KERNELS, default="bookworm", help="Debian's kernel of this release (%(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="time limit (%(default)s)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")

@@ -44,7 +44,7 @@ _PROGRAM_SECONDS = 30
 
 def images(node: Node, found: Binaries) -> Iterator[Published]:
     """Yield the images with the tags that the suite of 1.36 asks for."""
-    plain = _files(node, *_programs("bash"), File("bin/nmeter", _NMETER.encode(), mode=0o755))
+    plain = _files(node)
     for tag in ("1.37.0-1", "1.36.1-1"):
         yield _published(f"busybox:{tag}", plain, Cmd=["sh"])
     yield _published("nonroot:1.5", plain, Cmd=["sh"], User="1234")
@@ -83,17 +83,15 @@ def _published(name: str, files: Sequence[File], **config: object) -> Published:
 def _files(node: Node, *more: File) -> list[File]:
     """Return the files of a small Linux, with others that may replace some."""
     made = {file.path: file for file in busybox_image(node.busybox).files}
-    made |= {"etc/passwd": File("etc/passwd", _PASSWD.encode()), "etc/group": File("etc/group", _GROUP.encode())}
-    return [*(made | {file.path: file for file in more}).values()]
+    own = [File("etc/passwd", _PASSWD.encode()), File("etc/group", _GROUP.encode())]
+    own += [File("bin/nmeter", _NMETER.encode(), mode=0o755)]
+    # The shell of busybox drops variables whose names are no identifiers.
+    shell = [*_programs("bash"), *(File(f"bin/{name}", link="/usr/bin/bash") for name in ("sh", "bash"))]
+    return [*(made | {file.path: file for file in (*own, *shell, *more)}).values()]
 
 
 def _agnhost(node: Node, program: Path) -> Iterator[File]:
-    shell = [
-        *_programs("bash", "curl", "ss"),
-        File("bin/sh", link="/usr/bin/bash"),
-        File("bin/bash", link="/usr/bin/bash"),
-    ]
-    yield from _files(node, *shell)
+    yield from _files(node, *_programs("curl", "ss"))
     yield File("agnhost", program.read_bytes(), mode=0o755)
     yield File("agnhost-2", link="agnhost")
     yield File("uploads", mode=0o755, directory=True)
@@ -102,7 +100,7 @@ def _agnhost(node: Node, program: Path) -> Iterator[File]:
 
 def _resolver() -> Iterator[File]:
     """Yield a host name program and a resolver of glibc."""
-    yield from _programs("bash", "hostname", "getent")
+    yield from _programs("hostname", "getent")
     yield File("bin/hostname", link="/usr/bin/hostname")
     yield File("etc/nsswitch.conf", b"hosts: files dns\n")
 

@@ -110,16 +110,17 @@ def _run(
     (home / "report").mkdir()
     seconds = group.minutes * 60 + _END_SECONDS
     ginkgo.follow(command, log=log, say=say, seconds=seconds, env=machine.environ)
-    _keep(home, machine)
+    _keep(home, machine, name=f"{machine.served.engine.name}-{group.name}")
     if not report.exists():
         raise NodeError(f"run e2e_node.test: no report\n{tail(log.read_text())}")
     return cases_of(report.read_bytes())
 
 
-def _keep(home: Path, machine: Machine) -> None:
-    """Copy the logs to the directory that NODE_E2E_LOGS names: what is written in isolation ends with it."""
-    if target := os.environ.get("NODE_E2E_LOGS"):
-        Path(target).mkdir(parents=True, exist_ok=True)
+def _keep(home: Path, machine: Machine, *, name: str) -> None:
+    """Copy the logs below the directory that NODE_E2E_LOGS names: files written in isolation end with it."""
+    if directory := os.environ.get("NODE_E2E_LOGS"):
+        target = Path(directory, name)
+        target.mkdir(parents=True, exist_ok=True)
         for path in (home / "ginkgo.log", home / "report.json", *(home / "report").glob("*.log")):
             if path.exists():
                 shutil.copy(path, target)

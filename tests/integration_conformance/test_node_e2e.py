@@ -222,6 +222,11 @@ def test_doubled_signs_reach_the_command_once(home: Path) -> None:
     units.stop_all()
 
 
+def test_there_are_no_scopes(home: Path) -> None:
+    assert units.run_as_unit(["--description=probe", "--scope", "true"]) != 0
+    assert not units.HOME.exists()
+
+
 def test_an_unknown_unit_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert units.control(["restart", "kubelet-9"]) == 5
     assert "kubelet-9 not found" in capsys.readouterr().err

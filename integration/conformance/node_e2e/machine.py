@@ -46,6 +46,7 @@ KUBELET_SETTINGS: Mapping[str, object] = {
     "kind": "KubeletConfiguration",
     "cgroupDriver": "cgroupfs",
     "cgroupRoot": "/",
+    "systemCgroups": "/system",  # the suite expects it of a machine without systemd
     "failCgroupV1": False,
     "failSwapOn": False,
     "oomScoreAdj": 0,  # a lower value needs CAP_SYS_RESOURCE, which a container may lack

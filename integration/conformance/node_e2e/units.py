@@ -21,6 +21,8 @@ _VERSION = "systemd 252"
 _STOP_SECONDS = 90
 _NO_SUCH_UNIT = 5
 _INACTIVE = 3
+_NO_SCOPES = 1
+"""A kubelet that gets no scope mounts volumes itself."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -35,6 +37,8 @@ def run_as_unit(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         print(_VERSION)
         return 0
+    if "--scope" in arguments:
+        return _NO_SCOPES
     name, log, rest = "", os.devnull, list(arguments)
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)

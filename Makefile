@@ -147,6 +147,7 @@ stress-network: venv ## hundreds of pods while the server, plugins and dockerd a
 
 conformance: venv ## critest, or a node with a kubelet: BIN=dir ARGS="--engine 28 --only exec" (root)
 	$(PY) -m integration.conformance.registries
+	$(PY) -m integration.conformance.node_e2e.images
 	$(ISOLATED) $(PY) -m integration.conformance --bin "$(BIN)" $(ARGS)
 
 soak: venv ## probes, pods, sessions and restarts of dockerd for hours: ARGS="--scale 0.01" (root)

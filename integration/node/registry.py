@@ -47,7 +47,7 @@ class Registry:
             "http": {"addr": self.address},
         }
         if self._tls:
-            certificate, key = _certificate(home)
+            certificate, key = make_certificate(home)
             settings["http"] = {"addr": self.address, "tls": {"certificate": str(certificate), "key": str(key)}}
         if self.auth_config is not None:
             settings["auth"] = {"htpasswd": {"realm": "pydockershim", "path": str(home / "htpasswd")}}
@@ -84,7 +84,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _certificate(home: Path) -> tuple[Path, Path]:
+def make_certificate(home: Path) -> tuple[Path, Path]:
     """Create a self-signed certificate for the loopback address; needs openssl."""
     certificate, key = home / "certificate.pem", home / "key.pem"
     subject = ["-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1"]

@@ -11,7 +11,11 @@ from integration.conformance.binaries import Binaries
 from integration.conformance.registries import Published, effective_user, web_server
 from integration.node.commands import run
 from integration.node.images import File, Image, architecture, busybox_image, pause_image, tar_of
-from integration.node.isolation import Node
+from integration.node.isolation import Node, new_home
+from integration.node.packages import Bundle, Unpacked, ensure_unpacked
+from integration.node.registry import make_certificate
+
+NETCAT = Bundle(name="netcat", suites=("bookworm",), packages=("netcat-openbsd", "libbsd0", "libmd0"))
 
 _OF_PROGRAMS = {
     "sampledeviceplugin": "sample-device-plugin:1.7",
@@ -91,7 +95,11 @@ def _files(node: Node, *more: File) -> list[File]:
 
 
 def _agnhost(node: Node, program: Path) -> Iterator[File]:
-    yield from _files(node, *_programs("curl", "ss"))
+    yield from _files(node, *_programs("curl", "ss"), *_netcat(ensure_unpacked(NETCAT)))
+    home = new_home("certificate")
+    home.mkdir(parents=True)
+    for name, path in zip(("localhost.crt", "localhost.key"), make_certificate(home), strict=True):
+        yield File(name, path.read_bytes())
     yield File("agnhost", program.read_bytes(), mode=0o755)
     yield File("agnhost-2", link="agnhost")
     yield File("uploads", mode=0o755, directory=True)
@@ -107,15 +115,29 @@ def _resolver() -> Iterator[File]:
 
 def _programs(*names: str) -> list[File]:
     """Return programs of this machine below /usr/bin with their libraries where the loader looks for them."""
-    found: dict[str, File] = {}
+    found: list[File] = []
     for name in names:
-        program = run(["which", name], timeout=_PROGRAM_SECONDS).strip()
-        found[f"usr/bin/{name}"] = File(f"usr/bin/{name}", Path(program).read_bytes(), mode=0o755)
-        for line in run(["ldd", program], timeout=_PROGRAM_SECONDS).splitlines():
-            for word in line.split():
-                if word.startswith("/"):
-                    found[word.lstrip("/")] = File(word.lstrip("/"), Path(word).read_bytes(), mode=0o755)
-    return [*found.values()]
+        program = Path(run(["which", name], timeout=_PROGRAM_SECONDS).strip())
+        found += [File(f"usr/bin/{name}", program.read_bytes(), mode=0o755), *_libraries(program, Path("/"))]
+    return found
+
+
+def _netcat(unpacked: Unpacked) -> Iterator[File]:
+    """Yield the program that takes UDP, unlike busybox's."""
+    program = unpacked.root / "bin/nc.openbsd"
+    yield File("bin/nc", program.read_bytes(), mode=0o755)
+    yield from _libraries(program, unpacked.root)
+
+
+def _libraries(program: Path, root: Path) -> Iterator[File]:
+    """Yield the libraries of a program, from the directory `root` in the role of / or else from this machine."""
+    search = ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))
+    for line in run(["ldd", program], timeout=_PROGRAM_SECONDS, env={"LD_LIBRARY_PATH": search}).splitlines():
+        for word in line.split():
+            if word.startswith("/"):
+                path = Path(word)
+                where = path.relative_to(root if path.is_relative_to(root) else "/")
+                yield File(str(where), path.read_bytes(), mode=0o755)
 
 
 def _served_by_agnhost(image: Image) -> Iterator[File]:
@@ -150,3 +172,7 @@ def _described(media_type: str, content: bytes) -> Mapping[str, object]:
 
 def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+if __name__ == "__main__":
+    ensure_unpacked(NETCAT)  # before isolation, which has no network

@@ -46,7 +46,6 @@ def main() -> int:
     except NodeError as cause:
         print(f"conformance: {cause}", file=sys.stderr)
         return 2
-    _keep(runs, arguments)
     if unexpected := [line for run in runs for line in stale(run)]:
         print("\n".join(unexpected))
         return 1
@@ -68,6 +67,7 @@ def _carry_out(
         version = found.programs[program_of(one.suite)].version
         if parts and (kept := parts.kept(one, version=version, driver=node.cgroup_driver)) is not None:
             runs.append(kept)
+            _keep(runs, arguments)
             continue
         if parts and parts.over:
             print(f"{one} is not run: no time is left")
@@ -85,21 +85,20 @@ def _carry_out(
             run = suites.run(one, node=node, found=found, options=options)
         print(times(run), flush=True)
         runs.append(run)
+        _keep(runs, arguments)
     if runs:
         print(f"\n{summary(runs)}", flush=True)
     return runs
 
 
 def _keep(runs: Sequence[results.Run], arguments: argparse.Namespace) -> None:
-    if runs:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        results.write(arguments.json, runs)
-    if arguments.write:
-        if arguments.only:
-            print("conformance: partial results (--only) are not kept", file=sys.stderr)
-            return
-        for run in runs:
-            results.write(results.KEPT / results.file_name(run), [run])
+    """Write the results so far: an error in a later run does not take them."""
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    results.write(arguments.json, runs)
+    if arguments.write and arguments.only:
+        print("conformance: partial results (--only) are not kept", file=sys.stderr)
+    elif arguments.write:
+        results.write(results.KEPT / results.file_name(runs[-1]), runs[-1:])
 
 
 def _status(runs: Sequence[results.Run], planned: Plan) -> int:

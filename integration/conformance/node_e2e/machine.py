@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -80,7 +81,6 @@ def furnished(node: Node, engine_name: str, found: Binaries) -> Iterator[Machine
         (home / "bin" / name).write_text(f"#!/bin/sh\n{script}")
         (home / "bin" / name).chmod(0o755)
     (home / "kubelet.json").write_bytes(msgspec.json.encode(KUBELET_SETTINGS))
-    units.HOME.mkdir()
     _mount("/var/log", size="2g")
     KUBELET_HOME.mkdir(exist_ok=True)
     _mount(str(KUBELET_HOME), size=_KUBELET_DISK)
@@ -88,6 +88,8 @@ def furnished(node: Node, engine_name: str, found: Binaries) -> Iterator[Machine
     path = f"{home / 'bin'}{os.pathsep}{found['e2e_node.test'].parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "PYTHONPATH": str(_REPOSITORY)}
     with ExitStack() as stack:
+        units.HOME.mkdir()
+        stack.callback(shutil.rmtree, units.HOME)
         logind = Logind(home / "system-bus")
         stack.callback(logind.close)
         environ["DBUS_SYSTEM_BUS_ADDRESS"] = logind.address

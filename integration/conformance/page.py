@@ -23,7 +23,7 @@ _TITLES = {
     "node-e2e": "Kubernetes",
     SUITE_OF_TESTS: "pydockershim",
 }
-_HAVE_GATES = ("kubelet", "churn", "node-e2e")
+_HAVE_GATES = ("kubelet", "churn")
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _MACHINES_OF = ("critest", "kubelet")
 """Suites that should run on each machine."""
@@ -73,8 +73,7 @@ asks for a container that runs.
 _NODE_E2E = """\
 ## Kubernetes' node tests
 
-Kubernetes' own suite of a node (`test/e2e_node`) with its kubelet, API server and etcd, and substitutes of its images.
-`make conformance BIN=dir ARGS="--suite node-e2e --engine 28"` runs all groups, `--group` picks some.
+Groups of `test/e2e_node`, with substitutes of its images (`ARGS="--suite node-e2e"`).
 """
 _TESTS = """\
 ## Tests
@@ -105,7 +104,8 @@ def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:
     for suite, introduction in _INTRODUCTIONS.items():
         own = newest(run for run in runs if run.suite == suite)
         known = of_critest if suite == "user-namespaces" else set()
-        parts += [introduction, _table(_rows(suite, own)), *_of_state("skipped", own, known=known)]
+        tables = _tables_of_groups(own) if suite == "node-e2e" else [_table(_rows(suite, own))]
+        parts += [introduction, *tables, *_of_state("skipped", own, known=known)]
         parts += [*_of_state("expected", own), *_of_failures(own)]
     parts += [_UNIT_TESTS, _table(_rows_of_unit_tests(unit_tests)), *_of_failed_unit_tests(unit_tests)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
@@ -125,20 +125,31 @@ def newest(runs: Iterable[Run]) -> list[Run]:
 def _row(run: Run) -> tuple[str, ...]:
     machine = run.machine
     where = (machine.cgroup, machine.driver, machine.python, machine.architecture)
-    return run.suite, run.group, run.version, run.gates, *where
+    return run.suite, run.version, run.gates, *where, run.group
 
 
 def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    groups = ["Group"] if suite == "node-e2e" else []
     gates = ["Feature gates"] if suite in _HAVE_GATES else []
-    yield [*groups, _TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
+    yield [_TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
     for row in dict.fromkeys(_row(run) for run in runs):
-        cells = {run.engine: _cell(run) for run in runs if _row(run) == row}
-        _, group, version, own, cgroup, driver, python, architecture = row
+        _, version, own, cgroup, driver, python, architecture, _ = row
         shown = [f"`{own}`" if own else "defaults"] if gates else []
         where = f"{cgroup}, {driver}", python, architecture
-        of_engines = (cells.get(engine, NOT_RUN) for engine in ENGINES)
-        yield [*([group] if groups else ()), version, *shown, *where, *of_engines]
+        yield [version, *shown, *where, *_cells(row, runs)]
+
+
+def _tables_of_groups(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield a table of groups for each kubelet and machine."""
+    for place in dict.fromkeys(_row(run)[:-1] for run in runs):
+        _, version, gates, cgroup, driver, python, architecture = place
+        yield f"{version} with `{gates}`, {cgroup}, {driver}, Python {python}, {architecture}:\n"
+        rows = dict.fromkeys(_row(run) for run in runs if _row(run)[:-1] == place)
+        yield _table([("Group", *ENGINES), *([row[-1], *_cells(row, runs)] for row in rows)])
+
+
+def _cells(row: tuple[str, ...], runs: Sequence[Run]) -> list[str]:
+    cells = {run.engine: _cell(run) for run in runs if _row(run) == row}
+    return [cells.get(engine, NOT_RUN) for engine in ENGINES]
 
 
 def _cell(run: Run) -> str:

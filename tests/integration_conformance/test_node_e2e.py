@@ -165,14 +165,16 @@ def test_the_summary_names_the_group_and_the_reasons_of_expected_failures() -> N
 
 
 def test_the_page_has_a_row_for_each_group_with_the_reasons_of_skips_and_expected_failures() -> None:
-    lines = page([_run(), _run(group="eviction", engine="20.10", cases=CASES[2:3])]).splitlines()
+    lines = page(
+        [_run(gates="G=true"), _run(gates="G=true", group="eviction", engine="20.10", cases=CASES[2:3])]
+    ).splitlines()
     none = " | ".join(["\N{EN DASH}"] * 2)
-    where = "1.36.2 | defaults | v1, cgroupfs | 3.11 | amd64"
-    assert f"| conformance | {where} | {none} | 2026-11-28: 1/2, 1 expected | {none} |" in lines
-    assert f"| eviction | {where} | 2026-11-28: 1/1 | {none} | {none} |" in lines
+    assert "1.36.2 with `G=true`, v1, cgroupfs, Python 3.11, amd64:" in lines
+    assert f"| conformance | {none} | 2026-11-28: 1/2, 1 expected | {none} |" in lines
+    assert f"| eviction | 2026-11-28: 1/1 | {none} | {none} |" in lines
     assert "| cgroup v2 only | 1 | 28 |" in lines
     assert "| needs a capability | 1 | 28 |" in lines
-    assert "| huge pages | 28 |" in lines
+    assert "| huge pages | 28 with `G=true` |" in lines
 
 
 # --- units ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Each combination has a cell, also without a run.
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
+from integration.conformance.node_e2e.groups import GROUPS
 from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, State, by_reason, kept
 from integration.node.engines import ENGINES
 from integration.pythons import outcomes
@@ -35,8 +36,7 @@ _INTRODUCTION = """\
 # Compatibility
 
 For people who choose versions: test results by version, platform and date. `python -m integration.conformance.page`
-makes this page from `integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`,
-where `dir` has critest, or etcd and the programs of Kubernetes.
+makes this page from `integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`.
 
 A cell gives the day of the run, the passed cases of those that count, and the expected failures; \N{EN DASH} means not
 run. `26` is Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker
@@ -139,12 +139,11 @@ def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
 
 
 def _tables_of_groups(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a table of groups for each kubelet and machine."""
+    """Yield a table of all groups for each kubelet and machine."""
     for place in dict.fromkeys(_row(run)[:-1] for run in runs):
         _, version, gates, cgroup, driver, python, architecture = place
         yield f"{version} with `{gates}`, {cgroup}, {driver}, Python {python}, {architecture}:\n"
-        rows = dict.fromkeys(_row(run) for run in runs if _row(run)[:-1] == place)
-        yield _table([("Group", *ENGINES), *([row[-1], *_cells(row, runs)] for row in rows)])
+        yield _table([("Group", *ENGINES), *([group.name, *_cells((*place, group.name), runs)] for group in GROUPS)])
 
 
 def _cells(row: tuple[str, ...], runs: Sequence[Run]) -> list[str]:

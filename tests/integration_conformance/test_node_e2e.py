@@ -172,6 +172,7 @@ def test_the_page_has_a_row_for_each_group_with_the_reasons_of_skips_and_expecte
     assert "1.36.2 with `G=true`, v1, cgroupfs, Python 3.11, amd64:" in lines
     assert f"| conformance | {none} | 2026-11-28: 1/2, 1 expected | {none} |" in lines
     assert f"| eviction | 2026-11-28: 1/1 | {none} | {none} |" in lines
+    assert f"| swap | {none} | \N{EN DASH} | {none} |" in lines
     assert "| cgroup v2 only | 1 | 28 |" in lines
     assert "| needs a capability | 1 | 28 |" in lines
     assert "| huge pages | 28 with `G=true` |" in lines

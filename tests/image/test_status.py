@@ -5,6 +5,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument, NotFound, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.answers import ImageSettings
 from shim.image.list import list_images
 from shim.image.pull import pull_image
@@ -79,7 +80,7 @@ def test_removed_image_is_missing_before_its_event_is_handled(
     wait_until(lambda: status(rt, name).image.id == image_id)
     monkeypatch.setattr("shim.view.refresh.BURST_SECONDS", 3600.0)
     engine.remove_image("r.example/app:1")
-    wait_until(rt.view.images.has_unseen_events)
+    wait_until(lambda: rt.view.images.has_unseen_events(ImageId(image_id)))  # the pull has an event, too
 
     assert not status(rt, name).HasField("image")
 

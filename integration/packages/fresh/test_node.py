@@ -15,6 +15,7 @@ from integration.node.images import BUSYBOX, Image, busybox_image
 from integration.node.isolation import Node
 from integration.packages.fresh.kinds import KINDS, NEWER, build_names, dnf_install
 from integration.packages.fresh.machine import Machine, booted
+from integration.packages.fresh.mistakes import MISTAKES
 from integration.packages.fresh.roots import RECOMMENDED, SUITES
 from integration.pods.user_namespaces import FIRST, features, own_users
 from integration.waiting import wait_until
@@ -242,6 +243,44 @@ def test_clients_see_a_mistake_in_the_settings_and_cause_no_restarts(
 def starts(machine: Machine) -> int:
     lines = machine.run("journalctl", "--unit=pydockershim.service", "--output=cat").splitlines()
     return sum(line.startswith("Starting pydockershim.service") for line in lines)
+
+
+def findings(machine: Machine) -> list[dict[str, str]]:
+    """Return what doctor has to say, apart from good news."""
+    shown = json.loads(machine.tried("pydockershim", "doctor", "--format", "json")[1])["findings"]
+    return [finding for finding in shown if finding["level"] != "ok"]
+
+
+def shows(
+    unusual: Callable[[], list[dict[str, str]]], right: Callable[[list[dict[str, str]]], bool], name: str
+) -> None:
+    """Wait until the findings are right; on a busy machine a server takes seconds to start."""
+    until = time.monotonic() + 30
+    while not right(found := unusual()):
+        assert time.monotonic() < until, (name, found)
+
+
+@pytest.mark.timeout(1800)
+def test_doctor_names_each_mistake_first_with_its_remedy(
+    with_docker: Machine, built: Callable[[str], tuple[Path, Path]]
+) -> None:
+    machine = with_docker
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    machine.run("pydockershim", "install", "--docker", "--cni", "10-bridge")
+    wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
+    usual = {finding["subject"] for finding in findings(machine)}  # such as the kernel of this machine
+
+    def unusual() -> list[dict[str, str]]:
+        return [finding for finding in findings(machine) if finding["subject"] not in usual]
+
+    for mistake in MISTAKES:
+        machine.run("sh", "-ec", mistake.made)
+        shows(unusual, mistake.is_first, mistake.name)
+
+        machine.run("sh", "-ec", mistake.mended)
+        shows(unusual, lambda found: found == [], f"{mistake.name}, mended")
+        machine.run("sh", "-ec", mistake.after)
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
 
 
 def block(page: str, heading: str, *, number: int) -> str:

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lowest", action="store_true", help="use the oldest allowed libraries")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to this file")
     parser.add_argument("--write", action="store_true", help="store the outcome for docs/compatibility.md")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --: options, or tests to run (all)")
     return parser
 
 
@@ -89,7 +89,8 @@ def _tried(version: str, arguments: Sequence[str], *, lowest: bool) -> Outcome:
     report = _PLACE / f"{version}.xml"
     report.unlink(missing_ok=True)
     left_out = [f"--ignore={path}" for path in (*_NOT_HERE, *(_NOT_LOWEST if lowest else ()))]
-    command: list[str | Path] = [python, "-m", "pytest", "tests", "-q", f"--junitxml={report}", *left_out, *arguments]
+    chosen = [] if any(Path(each.partition("::")[0]).exists() for each in arguments) else ["tests"]
+    command: list[str | Path] = [python, "-m", "pytest", *chosen, "-q", f"--junitxml={report}", *left_out, *arguments]
     status = subprocess.run(command, check=False).returncode
     if status not in _RAN:
         raise NodeError(f"run the unit tests on Python {version}: pytest ended with {status}")

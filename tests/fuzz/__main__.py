@@ -36,7 +36,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of all that is left to chance")
     parser.add_argument("--only", action="append", metavar="NAME", help="a fuzzer by a part of its name; repeatable")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="run this input alone, mostly with --only")
-    return parser.parse_args()
+    given = parser.parse_args()
+    for part in given.only or ():
+        if not any(part in target.name for target in TARGETS):
+            parser.error(f"--only {part}: no fuzzer has this in its name: {', '.join(each.name for each in TARGETS)}")
+    return given
 
 
 def _run(target: Target, *, seed: int, seconds: float) -> bool:

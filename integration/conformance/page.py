@@ -35,8 +35,8 @@ _ARCHITECTURES = ("amd64", "arm64")
 _INTRODUCTION = """\
 # Compatibility
 
-For people who choose versions: test results by version, platform and date. `python -m integration.conformance.page`
-makes this page from `integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`.
+Test results by version, platform and date. `python -m integration.conformance.page` makes this page from
+`integration/conformance/results`. To repeat a cell, run `make conformance BIN=dir ARGS="--write"`.
 
 A cell gives the day of the run, the passed cases of those that count, and the expected failures; \N{EN DASH} means not
 run. `26` is Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the containerd image store, `29-containerd` Docker
@@ -50,15 +50,14 @@ All conformance tests of the CRI; on control groups v2 in an emulated machine (`
 _USER_NAMESPACES = """\
 ## critest in user namespaces
 
-The same tests. A gRPC server between critest and pydockershim adds a user namespace to each pod, unless Kubernetes
-forbids it. The table of skips has further reasons only.
+A gRPC server in between adds a user namespace to each pod, unless Kubernetes forbids it. The table has further reasons
+only.
 """
 _KUBELET = """\
 ## Kubelets
 
-A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet, with the scenarios of
-`integration/conformance/scenarios`. Rows with the driver systemd come from a node of kind, with fewer scenarios (`make
-test-kind`).
+A control plane and a kubelet, with the scenarios of `integration/conformance/scenarios`. Rows with the driver systemd
+come from a node of kind, with fewer scenarios (`make test-kind`).
 
 With `EventedPLEG`, a kubelet of 1.36 begins a deletion, or the end of pods at a shutdown of the node, up to 10 s late
 with any runtime. `shutdownGracePeriod` needs room for that.

@@ -80,6 +80,12 @@ def test_every_other_state_is_a_failure_with_its_message() -> None:
     assert len(found) == len(states)
 
 
+def test_a_long_reason_of_a_skip_has_a_short_form() -> None:
+    message = "Skipping cadvisor metrics test because PodAndContainerStatsFromCRI feature gate is enabled"
+    (found,) = cases_of(_report({"LeafNodeText": "run", "State": "skipped", "Failure": {"Message": message}}))
+    assert found.reason == "tests cAdvisor's metrics"
+
+
 def test_a_long_message_is_cut() -> None:
     (found,) = cases_of(_report({"LeafNodeText": "run", "State": "failed", "Failure": {"Message": "x" * 5000}}))
     assert found.reason.endswith("x...")

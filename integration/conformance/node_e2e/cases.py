@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from integration.conformance import ginkgo
 from integration.conformance.ginkgo import Report, Spec
+from integration.conformance.node_e2e.expected import SKIPPED
 from integration.conformance.results import Case, case
 
 _MOST_CHARACTERS = 600
@@ -31,6 +32,10 @@ def _case(spec: Spec) -> Case:
 
 
 def _reason(spec: Spec) -> str:
+    if spec.state == "skipped":
+        for part, reason in SKIPPED.items():
+            if part in spec.message:
+                return reason
     text = spec.message or f"{spec.state} without a reason"
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 

@@ -45,13 +45,12 @@ run. `26` is Docker 26.1 of Debian 13, `28-containerd` Engine 28 with the contai
 _CRITEST = """\
 ## critest
 
-All conformance tests of the CRI; on control groups v2 in an emulated machine (`make conformance-v2`).
+All conformance tests; on control groups v2 in an emulated machine (`make conformance-v2`).
 """
 _USER_NAMESPACES = """\
 ## critest in user namespaces
 
-A gRPC server in between adds a user namespace to each pod, unless Kubernetes forbids it. The table has further reasons
-only.
+A gRPC server in between adds a user namespace to each pod, unless Kubernetes forbids it. Only further reasons are listed.
 """
 _KUBELET = """\
 ## Kubelets
@@ -66,8 +65,7 @@ with any runtime. `shutdownGracePeriod` needs room for that.
 _CHURN = """\
 ## Pods that crash
 
-Three kinds of pods crash, restart and are probed. Checks fail if two live containers have the same name, or a kubelet
-asks for a container that runs.
+Checks fail if two live containers have the same name, or a kubelet asks for a container that runs.
 """
 _NODE_E2E = """\
 ## Kubernetes' node tests

@@ -335,7 +335,9 @@ def test_the_program_replaces_cri_dockerd_in_minikube(
     machine.run("install", "-m", "755", "/bin/false", "/usr/bin/cri-dockerd")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "cri-docker.socket")
-    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    package = machine.put(built("deb")[0])
+    machine.run("cp", package, "/tmp/")  # as the page says
+    machine.run("apt-get", "install", "--yes", package)
     assert not machine.is_active("pydockershim.service")
 
     machine.run("sh", "-ec", block("drop-in.md", "minikube", number=1))

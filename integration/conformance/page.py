@@ -50,7 +50,8 @@ All conformance tests; on control groups v2 in an emulated machine (`make confor
 _USER_NAMESPACES = """\
 ## critest in user namespaces
 
-A gRPC server in between adds a user namespace to each pod, unless Kubernetes forbids it. Only further reasons are listed.
+A gRPC server in between adds a user namespace to each pod, unless Kubernetes forbids it. Only further reasons are
+listed.
 """
 _KUBELET = """\
 ## Kubelets
@@ -75,8 +76,7 @@ Groups of `test/e2e_node`, with substitutes of its images (`ARGS="--suite node-e
 _TESTS = """\
 ## Tests
 
-Integration tests of pods, stats and limits on cgroup v2, in an emulated machine (`make test-v2`, with systemd;
-`V2_DRIVER=cgroupfs`).
+Integration tests of pods, stats and limits on cgroup v2 (`make test-v2`, `V2_DRIVER=cgroupfs`).
 """
 _UNIT_TESTS = """\
 ## Unit tests

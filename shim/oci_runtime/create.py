@@ -244,8 +244,9 @@ def _change_namespaces(config: Json, wanted: UserNamespace, *, pod: Pod | None) 
     """Put the container into the pod's user namespace; without a pod, runc creates the namespace."""
     linux = config["linux"]
     kept = [each for each in linux["namespaces"] if each["type"] != "user" and not _is_network_of_host(each, pod)]
-    # runc replaces this process, so it finds the descriptor under this pid.
-    path = {} if pod is None else {"path": f"/proc/{os.getpid()}/fd/{pod.users}"}
+    # runc replaces this process, so it finds the descriptor under this pid. Newer versions (1.1.15 does) take any path
+    # that begins with "/proc/PID/" for /proc/PID/ns/user, and compare the mapping with PID's.
+    path = {} if pod is None else {"path": f"//proc/{os.getpid()}/fd/{pod.users}"}
     linux["namespaces"] = [*kept, {"type": "user", **path}]
     linux["uidMappings"] = [{"containerID": 0, "hostID": wanted.uid, "size": wanted.uids}]
     linux["gidMappings"] = [{"containerID": 0, "hostID": wanted.gid, "size": wanted.gids}]

@@ -31,6 +31,8 @@ SKIPPED = {
     "an earlier spec in an ordered container failed": "an earlier case failed",
     "until DialFromNode supports SCTP": "the suite cannot dial SCTP",
     "PodAndContainerStatsFromCRI feature gate is enabled": "tests cAdvisor's metrics",
+    "without project quota enabled": "no project quotas",
+    "getsubids binary not found": "no getsubids",
 }
 """Short reasons by parts of the suite's own."""
 
@@ -45,6 +47,7 @@ EXPECTED = (
     Expected("ImageCredentialProvider", "pulls an image of a public registry"),
     Expected("ImageID .* should be set to the manifest digest", "pulls an image of a public registry"),
     Expected("ImageGarbageCollect", "pulls an image of a public registry"),
+    Expected("LocalStorageCapacityIsolationFSQuotaMonitoring", "needs an image with Perl"),
     Expected(
         "read only busybox container should not write to root filesystem",
         "the substitute's shell words errors differently",

@@ -49,13 +49,14 @@ def available(node: Node) -> Sequence[str]:
 
 
 def _binaries(node: Node, name: str) -> tuple[Path, ...]:
-    """Return the directories of an engine's programs; runc comes from the oldest engine."""
+    """Return the directories of an engine's programs. The older engines have an older runc."""
     if name == "20.10":
         return node.stable.path
+    runc = node.stable.path if node.newer_runc is None else node.newer_runc.path + node.stable.path
     if name in ON_DEMAND:
         if name not in node.on_demand:
             raise NodeError(f"no engine {name}: python -m integration.node engines fetches it")
-        return node.on_demand[name].path + node.stable.path
+        return node.on_demand[name].path + (node.stable.path if name == "26" else runc)
     if node.newer is None:
         raise NodeError(f"no newer engine: {node.newer_missing}")
-    return node.newer.path + node.stable.path
+    return node.newer.path + runc

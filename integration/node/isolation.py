@@ -72,6 +72,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     stable: Unpacked
     newer: Unpacked | None
     newer_missing: str
+    newer_runc: Unpacked | None
+    """runc of the newer engines, if it was fetched; otherwise they use the stable engine's."""
     on_demand: dict[str, Unpacked]
     """Fetched engines, of those that only some runs need, by name."""
     tools: Unpacked

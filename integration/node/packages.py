@@ -23,7 +23,7 @@ _APT_SECONDS = 900
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _RECORD = "bundle.json"
 
-HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "nftables")
+HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "nftables", "patchelf")
 """Tools and libraries without services that the unpacked programs need in their usual places."""
 
 
@@ -64,7 +64,8 @@ class Unpacked(msgspec.Struct, frozen=True):
 
 
 STABLE = Bundle(name="engine-20.10", suites=("bookworm",), packages=("docker.io", "containerd", "runc", "tini"))
-# Without runc, which needs a newer glibc than Debian 12's; STABLE's runc serves both engines.
+# Docker's own packages have a newer runc than Debian 12. It needs a newer C library too.
+NEWER_RUNC = Bundle(name="runc", suites=("testing", "unstable"), packages=("libc6", "libseccomp2", "runc"))
 NEWER = Bundle(
     name="engine-28",
     suites=("testing", "unstable"),

@@ -5,7 +5,9 @@ import sys
 
 from integration.node.commands import NodeError
 from integration.node.control_groups import CgroupDriver, parent_here
+from integration.node.engine import program
 from integration.node.isolation import Node
+from integration.node.own_libraries import ensure_runs
 from integration.node.packages import (
     BUSYBOX,
     CRIU,
@@ -16,6 +18,7 @@ from integration.node.packages import (
     NEWER,
     NEWER_KUBECTL,
     NEWER_PLUGINS,
+    NEWER_RUNC,
     OLDER_PLUGINS,
     ON_DEMAND,
     PODMAN,
@@ -45,6 +48,9 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
     monitoring, shells, podman = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS, PODMAN))
     log_agent = ensure_unpacked(LOG_AGENT)
     newer, missing = _optional(NEWER, "the newer engine's tests")
+    newer_runc, _ = _optional(NEWER_RUNC, "the tests with the newer runc")
+    if newer_runc is not None:
+        ensure_runs(program("runc", newer_runc.path), newer_runc)
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
     newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
     older_plugins, older_missing = _optional(OLDER_PLUGINS, "the tests with the older CNI plugins")
@@ -53,6 +59,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
         stable=stable,
         newer=newer,
         newer_missing=missing,
+        newer_runc=newer_runc,
         on_demand={name: there for name, bundle in ON_DEMAND.items() if (there := unpacked(bundle)) is not None},
         tools=tools,
         busybox=busybox.root / "bin/busybox",

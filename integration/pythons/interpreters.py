@@ -4,12 +4,12 @@ A Python of a later Debian release may need a later C library than the machine's
 the program's headers name it and its loader; child processes use the machine's.
 """
 
-import platform
 import shutil
 from pathlib import Path
 
 from integration.node.commands import NodeError, run
-from integration.node.packages import Bundle, Unpacked, ensure_unpacked
+from integration.node.own_libraries import use_own_libraries
+from integration.node.packages import Bundle, ensure_unpacked
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 _OF_DISTRIBUTION = Path("/usr/bin")
@@ -18,7 +18,6 @@ _LIBRARIES = (
     *("libbz2-1.0", "libc6", "libdb5.3t64", "libexpat1", "libffi8", "libgcc-s1", "liblzma5", "libncursesw6"),
     *("libreadline8t64", "libsqlite3-0", "libssl3t64", "libstdc++6", "libtinfo6", "libuuid1", "libzstd1", "zlib1g"),
 )
-_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 
 
 def find(version: str) -> Path:
@@ -58,18 +57,5 @@ def _of_debian(version: str) -> Path:
     )
     interpreter = unpacked.root / "usr/bin" / name
     if not _runs(interpreter):
-        _use_own_libraries(interpreter, unpacked)
+        use_own_libraries(interpreter, unpacked)
     return interpreter
-
-
-def _use_own_libraries(interpreter: Path, unpacked: Unpacked) -> None:
-    patchelf = shutil.which("patchelf")
-    if patchelf is None:
-        raise NodeError(f"run {interpreter}: patchelf is missing: apt-get install patchelf")
-    machine = platform.machine()
-    libraries = unpacked.root / "usr/lib" / f"{machine}-linux-gnu"
-    loader = libraries / _LOADERS[machine]
-    run(
-        [patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, interpreter],
-        timeout=_SECONDS,
-    )

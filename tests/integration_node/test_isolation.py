@@ -12,6 +12,7 @@ NODE = Node(
     stable=UNPACKED,
     newer=None,
     newer_missing="no mirror",
+    newer_runc=None,
     on_demand={"29-containerd": UNPACKED},
     tools=UNPACKED,
     busybox=Path("/cache/busybox"),

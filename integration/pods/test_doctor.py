@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[[Node], None], str, str, str]] = {
         ),
         *("warn", "pod CIDR", "sed -i 's#10.99.0.0/24#10.98.0.0/24#'"),
     ),
-    "no network": (_no_network, "FAIL", "pod network", "pydockershim install --cni 10-bridge"),
+    "no network": (_no_network, "FAIL", "pod network", "correct cni_conf_dir where it is set"),
     "a network that is not JSON": (
         lambda node: node.network("10-pods.conflist", "{"),
         *("FAIL", "pod network", "python3 -m json.tool"),
